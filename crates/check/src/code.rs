@@ -5,7 +5,7 @@ use std::fmt;
 /// How much a finding matters.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Severity {
-    /// A summary or a cosmetic matter; nothing that programs read is wrong.
+    /// Summaries, or cosmetic matters; nothing that programs read is wrong.
     Low,
     /// Attributes or counts that programs see are wrong.
     Medium,
@@ -37,7 +37,7 @@ macro_rules! codes {
         }
 
         impl Code {
-            /// All of them, in the order in which findings are listed.
+            /// All codes, in the order in which findings are listed.
             pub const ALL: &[Self] = &[$(Self::$name,)*];
 
             /// The stable name.
@@ -50,7 +50,7 @@ macro_rules! codes {
                 match self { $(Self::$name => $structure,)* }
             }
 
-            /// How much it matters.
+            /// How much the finding matters.
             pub const fn severity(self) -> Severity {
                 match self { $(Self::$name => Severity::$severity,)* }
             }
@@ -70,7 +70,7 @@ macro_rules! codes {
                 match self { $(Self::$name => $lost,)* }
             }
 
-            /// e2fsck's name for it, or why it has none.
+            /// e2fsck's name for this finding, or why it has none.
             pub const fn e2fsck(self) -> &'static str {
                 match self { $(Self::$name => $e2fsck,)* }
             }

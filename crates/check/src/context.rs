@@ -1,4 +1,4 @@
-//! What all sweeps share.
+//! State that all sweeps share.
 
 use crate::finding::Report;
 use crate::layout::{GroupInfo, OwnBlocks};
@@ -26,7 +26,7 @@ pub(crate) struct Context {
     pub(crate) orphans: BTreeSet<u32>,
     pub(crate) report: Report,
     pub(crate) limits: Arc<Limits>,
-    /// Times of deletion below the number of inodes are links of a broken orphan list.
+    /// Deletion times below the number of inodes are links of a broken orphan list.
     pub(crate) low_dtimes: bool,
     /// Blocks of the journal.
     pub(crate) journal_blocks: AtomicU64,
@@ -53,7 +53,7 @@ impl Context {
         Some((block, (offset & u64::from(self.sb.block_size().bytes() - 1)).to_usize()))
     }
 
-    /// What an inode is charged for values in other inodes.
+    /// Returns what an inode is charged for values in other inodes.
     pub(crate) fn values(&self, xattrs: &Xattrs<'_>) -> Values {
         let cluster = u64::from(self.sb.blocks_per_cluster()) << self.sb.block_size().log2();
         let sizes = xattrs.iter().filter_map(|xattr| match xattr.value {
@@ -66,7 +66,7 @@ impl Context {
         })
     }
 
-    /// The same, for an attribute block.
+    /// Like [`Self::values`], but for an attribute block.
     pub(crate) fn values_of_block(&self, block: &[u8], inode: InodeNumber, at: VolumeBlock) -> Values {
         let block = XattrBlock::parse(block, inode, at);
         block.map_or(Values::default(), |block| self.values(&block.xattrs))
@@ -77,7 +77,7 @@ impl Context {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Values {
     pub(crate) clusters: u64,
-    /// Each counts as an inode of the owner, too.
+    /// Number of value inodes. Each also counts as an inode of the owner.
     pub(crate) inodes: u64,
 }
 

@@ -20,7 +20,7 @@ pub(crate) const BLOCKS: usize = 1024;
 
 /// Lists the blocks of all directories in disk order; reports holes. Both lists are sorted.
 ///
-/// A block that several directories share is read for each of them, but only so often.
+/// A block that several directories share is read for each of them, up to a limit.
 pub(crate) fn list(ctx: &Context, dirs: Vec<Dir>, runs: &[Run], report: &Report) -> Directories {
     let mut items = Vec::new();
     let mut keep = |item: Item| ctx.limits.push(&mut items, item);
@@ -142,7 +142,7 @@ fn inline(ctx: &Context, item: Item, dir: &Dir, block: &[u8], found: &mut DirsFo
     let Some((_, at)) = ctx.inode_place(InodeNumber(dir.number)) else { return };
     let Ok(inode) = Inode::parse_unchecked(&block[at..], &ctx.sb, InodeNumber(dir.number)) else { return };
     let xattrs = Xattrs::parse_inode(&inode.tail, inode.number).unwrap_or(Xattrs::EMPTY);
-    // What is wrong with it was reported with the inode.
+    // Errors in the inline data were reported with the inode.
     let Ok(data) = InlineData::parse(inode.map(), &xattrs, inode.size(), inode.number) else { return };
     let Ok(directory) = data.as_directory() else { return };
     ctx.inodes.named(inode.number, 1);
@@ -167,13 +167,13 @@ fn inline(ctx: &Context, item: Item, dir: &Dir, block: &[u8], found: &mut DirsFo
     }
 }
 
-/// A name in a block. Ordered by its hash and place.
+/// A name in a block, ordered by hash and place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Name {
     hash: u64,
     /// Offset of its entry.
     offset: u32,
-    /// Its hash in the directory's index; 0 without one.
+    /// Hash of the name in the directory's index; 0 without an index.
     major: u32,
 }
 
@@ -226,7 +226,7 @@ impl Block<'_> {
                 }
             };
             if let Err(corrupt) = sum {
-                // A damaged index has already been reported for its form.
+                // A damaged index block was already reported when it was parsed.
                 let code = if is_dx { Code::HtreeNode } else { Code::DirectoryChecksum };
                 self.found.report.corrupt(code, self.spot(), &corrupt);
             }
@@ -275,7 +275,8 @@ impl Block<'_> {
         }
     }
 
-    /// The hash of a name in the index. That of a name without case is not computed.
+    /// Returns the hash of a name in the index; `None` without an index, or if the directory
+    /// ignores case.
     fn hash(&self, name: &[u8]) -> Option<NameHash> {
         let root = self.root.filter(|_| !self.dir.casefold)?;
         hash_name(root.version, self.sign, &self.ctx.sb.hash_seed(), name)
@@ -287,7 +288,7 @@ impl Block<'_> {
         if logical == 0 || self.root.is_none_or(|root| root.levels == 0) {
             return false;
         }
-        // An empty leaf looks the same on a volume without checksums.
+        // On a volume without checksums, an empty leaf looks like an inner node.
         if !is_dx_block(block) || block[8] == b'.' {
             return false;
         }
@@ -317,11 +318,11 @@ impl Block<'_> {
         };
         if entry.name != name || entry.inode.0 == 0 {
             self.add(code, entry, "another entry in its place", name.escape_ascii().to_string());
-            // The other one of the two is reported once.
+            // `.` or `..` in the wrong place is reported only here.
             return entry.name == b"." || entry.name == b"..";
         }
         self.kind(block, entry, 2);
-        // As old kernels expect.
+        // Old kernels expect a NUL after the name.
         if block.get(entry.offset + 8 + name.len()) != Some(&0) {
             self.add(code, entry, "no NUL after the name", "one");
         }
@@ -340,7 +341,7 @@ impl Block<'_> {
         let stored = block.get(entry.offset + 7).copied().unwrap_or(0);
         let filetype = self.ctx.sb.incompat().contains(Incompat::FILETYPE);
         let expected = if filetype { expected } else { 0 };
-        // The Hurd keeps nothing there.
+        // The Hurd does not store the file type.
         let is_hurd = self.ctx.sb.raw().s_creator_os.get() == 1 && stored == 0;
         if stored != expected && !is_hurd {
             let show = |code: u8| match (code, FileKind::from_dirent(code)) {
@@ -353,7 +354,7 @@ impl Block<'_> {
         }
     }
 
-    /// Checks an entry, whose name has this hash in the directory's index.
+    /// Checks an entry. `major` is the hash of its name in the directory's index.
     fn entry(&mut self, block: &[u8], entry: &DirEntry<'_>, major: Option<u32>) {
         let sb = &self.ctx.sb;
         let (number, name) = (entry.inode, entry.name);
@@ -405,7 +406,8 @@ impl Block<'_> {
                     }
                 }
                 if kind.is_directory() {
-                    // Counted once it is known which of its names is the right one.
+                    // Links are counted once it is known which name of the directory is the right
+                    // one.
                     let link = Link {
                         child: number.0,
                         parent: self.dir.number,
@@ -448,8 +450,8 @@ impl Block<'_> {
         }
     }
 
-    /// Records names that another block may have as well: all of a linear directory, and those at
-    /// the ends of a leaf's range in an index.
+    /// Records names that another block may contain as well: in a linear directory all names, in an
+    /// indexed one those at the ends of a leaf's hash range.
     fn names_across(&mut self, lowest: u32, highest: u32) {
         if self.dir.blocks < 2 {
             return;
@@ -458,7 +460,7 @@ impl Block<'_> {
         let is_indexed = is_hashed && !self.dir.casefold;
         // Hashes of hostile names may be equal, but then the names are compared.
         for name in self.scratch.iter() {
-            // Rarely more than two names of a leaf.
+            // Rarely more than two names of a leaf match.
             if !is_indexed || name.major == lowest || name.major == highest {
                 self.ctx.limits.push(&mut self.found.names, (self.item.dir, name.hash));
             }

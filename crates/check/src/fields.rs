@@ -13,7 +13,7 @@ use std::sync::LazyLock;
 const ASSIGNED: u32 =
     0x8 | 0x100 | 0x200 | 0x400 | 0x40_0000 | 0x100_0000 | 0x400_0000 | 0x800_0000 | 0x8000_0000;
 
-/// Fields that need nothing but the inode.
+/// Checks the fields that can be judged from the inode alone.
 pub(crate) fn check(ctx: &Context, inode: &Inode, found: &mut Found) {
     let (sb, raw) = (&ctx.sb, &inode.raw);
     let spot = || Spot::inode(inode.number.0);
@@ -39,7 +39,7 @@ pub(crate) fn check(ctx: &Context, inode: &Inode, found: &mut Found) {
         if !ro.contains(RoCompat::HUGE_FILE) {
             obsolete("i_blocks_hi", raw.i_blocks_hi.get().into());
         }
-        // Linux ignores the field, but e2fsck clears a link where it is set.
+        // Linux ignores the field, but e2fsck removes a symbolic link in which it is set.
         let is_link = kind == Some(FileKind::Symlink);
         if is_link || is_directory && !incompat.contains(Incompat::LARGEDIR) {
             obsolete("i_size_high", raw.i_size_high.get());
@@ -152,7 +152,7 @@ fn times(inode: &Inode, found: &mut Found) {
     }
 }
 
-/// Whether flags and contents agree on what the map is.
+/// Checks whether flags and contents agree on what kind of map this is.
 fn form(ctx: &Context, inode: &Inode, found: &mut Found) {
     let (sb, flags, kind) = (&ctx.sb, inode.flags(), inode.kind());
     let spot = Spot::inode(inode.number.0);
@@ -174,7 +174,7 @@ fn form(ctx: &Context, inode: &Inode, found: &mut Found) {
         && sb.incompat().contains(Incompat::EXTENTS)
     {
         let cx = ExtentContext::root(sb, inode.number);
-        // Pointers rarely look like a tree that makes sense.
+        // Block pointers rarely parse as a sensible extent tree.
         if ExtentNode::parse(inode.map(), &cx).is_ok() {
             add("an extent tree without the flag", "the flag");
         }

@@ -1,4 +1,4 @@
-//! What is known of a file while its map is read, and what is checked once it was.
+//! What is known of a file while its map is read, and the checks made afterwards.
 
 use crate::context::{Context, Values};
 use crate::finding::Spot;
@@ -6,12 +6,12 @@ use crate::found::{Found, Uncharged};
 use crate::{Code, finding};
 use extant_format::{BlockRange, ChecksumSeed, FileKind, Inode, InodeFlags, InodeNumber, UintExt};
 
-/// What becomes of a file's blocks.
+/// What a file's blocks are used for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
     Regular,
     Directory,
-    /// Only the count of its blocks matters, and the target of a symbolic link.
+    /// Only the count of its blocks and the link's target are checked.
     Symlink,
     /// An attribute's value.
     Value,
@@ -39,20 +39,20 @@ pub(crate) struct File {
     /// Values of attributes in other inodes, and the clusters that they are charged.
     pub(crate) values: u64,
     pub(crate) value_clusters: u64,
-    /// One past the last block with a place, and past the last written one.
+    /// One past the last mapped block, and one past the last written block.
     pub(crate) end: u64,
     pub(crate) written_end: u64,
     /// Runs in clusters (first logical, first physical, count), with bigalloc only: pieces of one
     /// cluster may lie in several nodes.
     pub(crate) cluster_runs: Vec<(u64, u64, u64)>,
     pub(crate) is_symlink: bool,
-    /// A symbolic link with its target in a block, which the sweep has not found yet.
+    /// A symbolic link whose target is in a block that the sweep has not found yet.
     pub(crate) lacks_target: bool,
     /// Parts of the map are missing.
     pub(crate) damaged: bool,
     /// Owners, if the file counts for quota.
     pub(crate) owners: Option<[u32; 3]>,
-    /// Parts of it that are still to be read.
+    /// Parts of the map that are still to be read.
     pub(crate) pending: u32,
 }
 
@@ -98,7 +98,7 @@ impl File {
         self.values += values.inodes;
     }
 
-    /// Keeps a run of clusters to claim in the end.
+    /// Keeps a run of clusters, to be claimed when the file is finished.
     pub(crate) fn keep_clusters(&mut self, ctx: &Context, logical: u64, at: u64, count: u64) {
         let run = (logical, at, count);
         if self.cluster_runs.len() < RUNS_FREE || ctx.limits.take(2 * size_of_val(&run).to_u64()) {
@@ -128,7 +128,7 @@ fn claim_bad_clusters(ctx: &Context, file: &mut File) {
 fn claim_clusters(ctx: &Context, found: &mut Found, file: &mut File) {
     let mut runs = std::mem::take(&mut file.cluster_runs);
     runs.sort_unstable();
-    // The cluster that was claimed last: logical and physical.
+    // The cluster claimed last: logical and physical.
     let mut last: Option<(u64, u64)> = None;
     for (mut logical, mut at, mut count) in runs {
         if let Some((_, other)) = last.filter(|last| last.0 == logical && last.1 != at) {
@@ -164,7 +164,7 @@ pub(crate) fn finish(ctx: &Context, found: &mut Found, mut file: File) {
     let counted = file.clusters * bytes_512;
     let without_values = (file.clusters - file.value_clusters) * bytes_512;
     if file.values > 0 && !file.damaged && file.stored_512 == without_values {
-        // Judged once it is known of what form the values are.
+        // Judged once the form of the values is known.
         found.keep(Uncharged {
             number: file.number.0,
             stored_512: file.stored_512,
@@ -214,7 +214,7 @@ pub(crate) fn finish(ctx: &Context, found: &mut Found, mut file: File) {
                     wrong_size(format!("{}, where the map ends", end * block_bytes));
                 }
             }
-            // Entries are looked for in the map, whatever the size.
+            // Look for entries in the mapped blocks, whatever the size says.
             let blocks = u32::try_from(blocks.min(end.max(1))).unwrap_or(u32::MAX);
             // A task meets inodes in ascending order.
             if let Ok(n) = found.dirs.binary_search_by_key(&file.number.0, |dir| dir.number) {
@@ -229,8 +229,8 @@ pub(crate) fn finish(ctx: &Context, found: &mut Found, mut file: File) {
                 true => BlockRange::MAP_END * block_bytes - 1,
                 false => extant_format::indirect_capacity(ctx.sb.block_size()).saturating_mul(block_bytes),
             };
-            // Blocks behind the end are allowed if they were never written (preallocation), and
-            // for a verity tree.
+            // Blocks beyond the end are allowed if they were never written (preallocation), or for
+            // a verity tree.
             let last_written = file.written_end.saturating_sub(1) * block_bytes;
             let beyond = file.written_end > 0 && file.size < last_written;
             if beyond && !file.flags.contains(InodeFlags::VERITY) {

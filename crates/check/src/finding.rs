@@ -1,4 +1,4 @@
-//! What a check reports.
+//! The findings that a check reports.
 
 use crate::limits::Limits;
 use crate::{Code, Options, Severity};
@@ -57,12 +57,12 @@ impl Spot {
     }
 }
 
-/// One thing that is wrong.
+/// A single error or contradiction on a volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
-    /// What kind of thing.
+    /// The kind of finding.
     pub code: Code,
-    /// Where.
+    /// Where it was found.
     pub spot: Spot,
     /// The name in a directory entry, if it is about one.
     pub name: Option<Vec<u8>>,
@@ -72,9 +72,9 @@ pub struct Finding {
     pub found: String,
     /// What was expected.
     pub expected: String,
-    /// The right value, where what is wrong is a single number and the check knows it.
+    /// The right value, if the error is a single wrong number and the check knows the right one.
     pub value: Option<u64>,
-    /// The volume was in use, and may have changed between two reads.
+    /// Set if the volume was in use, and may have changed between two reads.
     pub suspected: bool,
 }
 
@@ -85,14 +85,14 @@ impl Finding {
     }
 }
 
-/// Findings of a check, shared by its tasks. Which findings are kept does not depend on their
-/// order: of each code the first by place, and of all the first by code.
+/// Findings of a check, shared by its tasks. Which findings are kept does not depend on the order
+/// in which they are made: for each code the first by place, and in total the first by code.
 #[derive(Clone)]
 pub(crate) struct Report {
     kept: Arc<Mutex<Kept>>,
     limits: Arc<Limits>,
     listener: Option<Arc<Listener>>,
-    /// Contradictions are only suspected.
+    /// Which findings are only suspected: none, contradictions between structures, or all.
     unsure: Arc<AtomicU8>,
 }
 
@@ -136,12 +136,12 @@ impl Ord for Placed {
 /// The caller's callback, which gets each finding as it is made.
 pub(crate) struct Listener {
     tell: crate::OnFinding,
-    /// Hashes of the findings it got. A check that starts anew finds them again.
+    /// Hashes of the findings that it got already. A check that starts anew finds them again.
     told: Mutex<FxHashSet<u64>>,
 }
 
 impl Listener {
-    /// Most findings that the callback gets.
+    /// Maximum number of findings that the callback gets.
     const MOST: usize = 100_000;
 
     pub(crate) fn new(tell: crate::OnFinding) -> Self {
@@ -161,7 +161,7 @@ impl Listener {
     }
 }
 
-/// Longest text of a finding in characters; names in it may be long.
+/// Maximum length of a finding's text in characters; names in it may be long.
 const TEXT_MAX: usize = 400;
 
 fn shortened(text: String) -> String {
@@ -171,7 +171,7 @@ fn shortened(text: String) -> String {
     }
 }
 
-/// What a [`Report`] only suspects.
+/// Values of `Report::unsure`: which findings are only suspected.
 const SURE: u8 = 0;
 const UNSURE_CROSS: u8 = 1;
 const UNSURE_ALL: u8 = 2;
@@ -189,7 +189,7 @@ impl Report {
         Self { kept: Arc::new(Mutex::new(kept)), limits, listener, unsure }
     }
 
-    /// One that keeps nothing, for a further look at what was reported.
+    /// Returns a report that keeps nothing, for reading again what was already reported.
     pub(crate) fn muted(&self) -> Self {
         let options = Options { most_per_code: 1, most_findings: 1, ..Options::default() };
         Self::new(&options, self.limits.clone(), None)
@@ -214,7 +214,7 @@ impl Report {
         self.add_with(code, spot, found, value.to_string(), Some(value));
     }
 
-    /// The same, with words for what was expected.
+    /// Like [`Self::add_value`], but with a text for what was expected.
     pub(crate) fn add_with(
         &self,
         code: Code,
@@ -223,7 +223,7 @@ impl Report {
         expected: impl Into<String>,
         value: Option<u64>,
     ) {
-        // Most findings of a badly damaged volume are only counted.
+        // On a badly damaged volume, most findings are only counted.
         if self.limits.stopped() || !self.kept.lock().wants(code, &spot) {
             return;
         }
@@ -239,7 +239,7 @@ impl Report {
         });
     }
 
-    /// Adds what `format` refused.
+    /// Adds an error that `format` returned.
     pub(crate) fn corrupt(&self, code: Code, spot: Spot, corrupt: &Corrupt) {
         let (found, expected) = words(&corrupt.problem);
         self.add(code, spot, found, expected);
@@ -278,7 +278,7 @@ impl Report {
 }
 
 impl Kept {
-    /// Counts a finding; whether it may be among the first.
+    /// Counts a finding; returns whether it may be among those that are kept.
     fn wants(&mut self, code: Code, spot: &Spot) -> bool {
         *self.counts.entry(code).or_default() += 1;
         let of_code = self.by_code.get(&code);
@@ -310,7 +310,7 @@ impl Kept {
     }
 }
 
-/// A problem as what was found, and what was expected.
+/// Describes a problem: what was found, and what was expected.
 pub(crate) fn words(problem: &Problem) -> (String, String) {
     match *problem {
         Problem::Magic { found, expected } => (format!("magic {found:#x}"), format!("{expected:#x}")),

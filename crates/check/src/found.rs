@@ -1,4 +1,4 @@
-//! What one task of a sweep finds, merged in the end.
+//! What one task of a sweep finds; the results of all tasks are merged in the end.
 
 use crate::context::Context;
 use crate::finding::Report;
@@ -20,11 +20,11 @@ pub(crate) struct Dir {
     pub(crate) indexed: bool,
     pub(crate) casefold: bool,
     pub(crate) encrypted: bool,
-    /// The map is damaged, so holes are no surprise.
+    /// Set if the map is damaged: missing blocks are then expected, and not reported as holes.
     pub(crate) damaged: bool,
     /// The directory in `..`; 0 if unknown.
     pub(crate) dotdot: u32,
-    /// The first directory that has an entry for it; 0 if none has.
+    /// The first directory with an entry for this one; 0 if there is none.
     pub(crate) parent: u32,
 }
 
@@ -64,12 +64,12 @@ pub(crate) struct ValueUse {
     pub(crate) number: u32,
     pub(crate) size: u32,
     pub(crate) generation: u32,
-    /// Hashes of the value that agree with that of the attribute.
+    /// The two hashes of the value that would match the attribute's hash.
     pub(crate) wanted: [u32; 2],
 }
 
-/// A file whose count of blocks is right if its values in other inodes are in Lustre's form, which
-/// are not charged to it.
+/// A file whose block count is right if its values in other inodes are in Lustre's form, because
+/// such values are not charged to the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Uncharged {
     pub(crate) number: u32,
@@ -86,15 +86,15 @@ pub(crate) struct ValueHolder {
     pub(crate) references: u64,
     pub(crate) hash: u32,
     pub(crate) size: u64,
-    /// In Lustre's form, its only user: number and generation. Such values have no hash and no
-    /// count, but times, which are equal.
+    /// In Lustre's form, the only user of the value: inode number and generation. Such values store
+    /// no hash and no reference count, and all of their times are equal.
     pub(crate) user: (u32, u32),
     pub(crate) has_times: bool,
 }
 
 impl ValueHolder {
-    /// Whether a use of the value is right only in the form that Lustre wrote before Linux had
-    /// values in inodes (`EXT4_XATTR_INODE_GET_PARENT`).
+    /// Whether a use of the value is right only in the form that Lustre wrote before Linux
+    /// supported values in inodes (`EXT4_XATTR_INODE_GET_PARENT`).
     pub(crate) fn is_lustre_for(&self, one: &ValueUse) -> bool {
         self.user == (one.number, one.generation) && !one.wanted.contains(&self.hash)
     }
@@ -117,7 +117,7 @@ pub(crate) struct GroupTotals {
     pub(crate) directories: u32,
 }
 
-/// What one task has found.
+/// What one task finds.
 pub(crate) struct Found {
     pub(crate) report: Report,
     limits: Arc<Limits>,
@@ -131,15 +131,15 @@ pub(crate) struct Found {
     pub(crate) targets: Vec<Target>,
     pub(crate) totals: Vec<GroupTotals>,
     pub(crate) usage: Usage,
-    /// Set in the pass that names the owners of blocks with several.
+    /// Set in the second pass, which names the owners of blocks that have several.
     pub(crate) owners: Option<Owners>,
 }
 
-/// A list that is part of what was found.
+/// A list that is part of [`Found`].
 pub(crate) trait Listed: Sized {
     fn list(found: &mut Found) -> &mut Vec<Self>;
 
-    /// Memory besides the item.
+    /// Memory that an item needs outside the list.
     fn more_bytes(&self) -> u64 {
         0
     }
@@ -168,7 +168,7 @@ impl Listed for ValueUse {
     }
 
     fn more_bytes(&self) -> u64 {
-        // Its place in a map.
+        // The item's place in a map.
         32
     }
 }
@@ -179,7 +179,7 @@ impl Listed for ValueHolder {
     }
 
     fn more_bytes(&self) -> u64 {
-        // Its place in a map.
+        // The item's place in a map.
         64
     }
 }
@@ -249,7 +249,7 @@ impl Found {
         self.usage.merge(other.usage);
     }
 
-    /// Puts everything in an order that does not depend on the tasks.
+    /// Sorts everything, so that the order does not depend on how work was split into tasks.
     pub(crate) fn sort(&mut self) {
         self.dirs.sort_unstable();
         self.dir_runs.sort_unstable();
@@ -263,7 +263,7 @@ impl Found {
     }
 }
 
-/// Appends to a list; the first is not copied.
+/// Appends to a list; if the list is empty, moves `from` instead of copying it.
 pub(crate) fn join<T>(to: &mut Vec<T>, mut from: Vec<T>) {
     match to.is_empty() {
         true => *to = from,

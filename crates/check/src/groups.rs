@@ -13,7 +13,7 @@ pub(crate) struct Counted {
     pub(crate) free_inodes: u64,
 }
 
-/// Most runs of blocks in one finding.
+/// Maximum number of runs of blocks in one finding.
 const RUNS: usize = 8;
 
 /// Compares bitmaps and counts of all groups with what the inodes claim.
@@ -70,7 +70,7 @@ fn counts(ctx: &Context, group: u32, free: u32, totals: &GroupTotals, report: &m
     differs(Code::DescriptorDirectories, "directories", gd.used_dirs, totals.directories);
 }
 
-/// A group whose block bitmap was never written must hold nothing but the volume's own blocks.
+/// Checks that a group whose block bitmap was never written contains only the volume's own blocks.
 fn uninit(ctx: &Context, group: u32, report: &mut Report) {
     let first = ctx.sb.group_first_block(Group(group)).0;
     let end = first + u64::from(ctx.sb.group_blocks(Group(group)));
@@ -81,7 +81,8 @@ fn uninit(ctx: &Context, group: u32, report: &mut Report) {
     differences(ctx, group, &implied(ctx, group), report);
 }
 
-/// What a block bitmap that was never written stands for, without the bits beyond the group.
+/// Returns the bitmap implied by a block bitmap that was never written, without the bits beyond the
+/// group.
 pub(crate) fn implied(ctx: &Context, group: u32) -> Vec<u8> {
     let bits = ctx.sb.group_clusters(Group(group));
     let mut bitmap = vec![0; ctx.source.block_bytes()];
@@ -179,7 +180,7 @@ impl Runs {
     }
 }
 
-/// Compares the superblock's counts.
+/// Checks the superblock's counts.
 pub(crate) fn superblock(ctx: &Context, counted: Counted, is_clean: bool, report: &mut Report) {
     let sb = &ctx.sb;
     let per_cluster = u64::from(sb.blocks_per_cluster());
@@ -199,8 +200,8 @@ pub(crate) fn superblock(ctx: &Context, counted: Counted, is_clean: bool, report
     overhead(ctx, report);
 }
 
-/// As Linux computes it (`ext4_calculate_overhead`): blocks before the first, the volume's own, and
-/// the journal's.
+/// Compares the overhead with the value that Linux computes (`ext4_calculate_overhead`): blocks
+/// before the first, the volume's own, and the journal's.
 fn overhead(ctx: &Context, report: &mut Report) {
     let stored = u64::from(ctx.sb.raw().s_overhead_clusters.get());
     if stored == 0 || ctx.sb.blocks_per_cluster() > 1 {

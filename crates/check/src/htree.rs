@@ -38,7 +38,7 @@ struct Tree<'a> {
 impl Tree<'_> {
     fn check(&self, report: &mut Report) {
         let mut reached = BTreeSet::from([0]);
-        // Entries, their levels above the leaves, and the range of hashes of the whole list.
+        // To do: entries, their levels above the leaves, and the hash range of the whole node.
         let mut todo = vec![(&self.root.entries, self.root.levels, 0, None)];
         while let Some((entries, levels, low, high)) = todo.pop() {
             for (n, &(hash, block)) in entries.iter().enumerate() {
@@ -80,7 +80,7 @@ impl Tree<'_> {
                     Err(_) if self.nodes.binary_search_by_key(&block, |node| node.logical).is_ok() => {
                         report.add(Code::HtreeNode, spot, "a node of the index", "a block with names");
                     }
-                    // It could not be read, or is a hole.
+                    // The block could not be read, or is a hole.
                     Err(_) => {}
                 }
             }

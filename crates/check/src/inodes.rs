@@ -16,10 +16,10 @@ use extant_format::{
 /// Groups that a task takes at a time.
 pub(crate) const GROUPS: u32 = 8;
 
-/// What a pass over a group's table needs, and what it counts.
+/// What a pass over a group's inode table needs, and what it counts.
 struct Table<'a> {
     group: u32,
-    /// Inodes from the start that are looked at.
+    /// Number of inodes to look at, from the start of the table.
     used: u32,
     bitmap: Option<&'a [u8]>,
     totals: GroupTotals,
@@ -35,7 +35,7 @@ pub(crate) async fn sweep(ctx: &Context, groups: std::ops::Range<u32>, files: &m
         if !ctx.groups[group.to_usize()].table {
             used = 0;
         } else if used == 0 {
-            // Nothing is read, so a set bit has nothing behind it.
+            // The table is not read, so every inode that the bitmap marks is missing.
             check_unread(ctx, group, 0, bitmap, found);
         }
         let totals = GroupTotals { group, ..GroupTotals::default() };
@@ -86,8 +86,8 @@ async fn read_bitmaps(
     bitmaps
 }
 
-/// How many inodes of a group to look at: those that the descriptor says are in use, and any that
-/// the bitmap says are.
+/// How many inodes of a group to look at: those in use by the descriptor, and any in use by the
+/// bitmap.
 fn used_part(ctx: &Context, group: u32, bitmap: Option<&[u8]>, found: &mut Found) -> u32 {
     let info = &ctx.groups[group.to_usize()];
     let all = ctx.sb.inodes_per_group();
@@ -110,7 +110,7 @@ fn used_part(ctx: &Context, group: u32, bitmap: Option<&[u8]>, found: &mut Found
     }
 }
 
-/// Inodes that the bitmap says are in use, but that the table does not have.
+/// Reports inodes that are in use by the bitmap, but not in the table.
 fn check_unread(ctx: &Context, group: u32, from: u32, bitmap: Option<&[u8]>, found: &mut Found) {
     let all = ctx.sb.inodes_per_group();
     let Some(bitmap) = bitmap.filter(|bitmap| !bits_are_clear(bitmap, from, all)) else { return };
@@ -126,7 +126,8 @@ async fn sweep_tables(ctx: &Context, tables: &mut [Table<'_>], files: &mut Files
     let inode_bytes = usize::from(ctx.sb.inode_size());
     let per_block = (ctx.source.block_bytes() / inode_bytes).fit_u32();
     let most = u64::from(ctx.source.most());
-    // One stream of all tables, so that the next one is being read while one ends.
+    // Read all tables as one stream, so that the next table is read ahead while one is being
+    // checked.
     let mut pieces = Vec::new();
     for (t, table) in tables.iter().enumerate() {
         let start = ctx.groups[table.group.to_usize()].gd.inode_table.0;
@@ -233,7 +234,7 @@ fn parse(ctx: &Context, number: InodeNumber, bytes: &[u8], found: &mut Found) ->
     let mut bytes = bytes.to_vec();
     bytes.get_mut(128..130)?.fill(0);
     let inode = Inode::parse_unchecked(&bytes, &ctx.sb, number).ok()?;
-    // Of a free inode only the checksum matters, which is wrong then.
+    // For a free inode only the checksum matters, and it is wrong in that case.
     if inode.links() > 0 || ctx.seed.is_some() {
         found.report.corrupt(Code::InodeExtraSize, spot, &corrupt);
     }
@@ -285,7 +286,7 @@ fn own(ctx: &Context, inode: &Inode, files: &mut Files, found: &mut Found) {
             return;
         }
     } else if number == InodeNumber(5) {
-        // The boot loader's, which a program may have filled.
+        // The boot loader's inode, which a program may have filled.
         if inode.kind() == Some(FileKind::Directory) {
             found.report.add(Code::InodeMode, spot, "a directory", "a regular file");
             return;
@@ -310,10 +311,10 @@ fn own(ctx: &Context, inode: &Inode, files: &mut Files, found: &mut Found) {
         found.report.add(Code::InodeReserved, spot, "it has contents", "none, for it is reserved");
         return;
     }
-    // Without a kind there is no map, except in those two.
+    // An inode without a file kind has no map, except for these two.
     let is_file = inode.kind() == Some(FileKind::Regular) || role != Role::Own;
     let most = indirect_capacity(sb.block_size()) << sb.block_size().log2();
-    // Only files have the high bits, but e2fsck looks at those of others, too.
+    // Only regular files use the high bits, but e2fsck looks at them in other inodes, too.
     let size = u64::from(inode.raw.i_size_high.get()) << 32 | u64::from(inode.raw.i_size_lo.get());
     if !is_file && (inode.blocks_512(sb) != 0 || size > most) {
         found.report.add(Code::InodeReserved, spot, "it has contents", "none, for it is no file");
@@ -323,7 +324,8 @@ fn own(ctx: &Context, inode: &Inode, files: &mut Files, found: &mut Found) {
         return;
     }
     let mut record = File::new(ctx, inode, role);
-    // e2fsck looks only at the block, and attributes do no harm here.
+    // Check only the attribute block, as e2fsck does; attributes in the inode itself do no harm in
+    // such a file.
     record.clusters += xattrs::in_block(ctx, inode, Vec::new(), found);
     if has_map || inode.blocks_512(sb) != 0 || record.clusters != 0 {
         files.add(ctx, found, record, inode);
@@ -351,7 +353,7 @@ fn file(
     };
     let links = if is_orphan && inode.links() == 0 { 0 } else { inode.links() };
     ctx.inodes.set(number, state, links, flags.contains(InodeFlags::ENCRYPT));
-    // A directory that was deleted while open has no entries any more, and a file that was being
+    // A directory that was deleted while open has no entries left, and a file that was being
     // truncated may have any size.
     if is_orphan {
         let mut record = File::new(ctx, inode, Role::Symlink);
@@ -446,20 +448,20 @@ fn file(
     }
 }
 
-/// User, group and project that an inode is charged to.
+/// Returns the user, group and project that an inode is charged to.
 fn owners(ctx: &Context, inode: &Inode) -> [u32; 3] {
     let has_projects = ctx.sb.ro_compat().contains(RoCompat::PROJECT);
     [inode.uid(), inode.gid(), inode.project().filter(|_| has_projects).unwrap_or(0)]
 }
 
-/// A stand-in for an inode whose map is something else.
+/// Returns a copy of an inode without a map, for an inode whose map area holds something else.
 fn without_map(mut inode: Inode) -> Inode {
     inode.raw.i_block = [0; 60];
     inode.raw.i_flags = (inode.flags() - InodeFlags::EXTENTS).bits().into();
     inode
 }
 
-/// As e2fsck and Linux since 4.13 decide: by the length of the target.
+/// Decides by the length of the target, as e2fsck and Linux since 4.13 do.
 fn is_fast_symlink(inode: &Inode) -> bool {
     inode.size() < 60 && !inode.flags().contains(InodeFlags::EXTENTS)
 }
@@ -478,10 +480,10 @@ fn fast_symlink(ctx: &Context, inode: &Inode, found: &mut Found) {
     }
 }
 
-/// Data in the inode: attribute and size; the entries of a directory.
+/// Checks data in the inode: attribute and size, and the entries of a directory.
 fn inline(ctx: &Context, inode: &Inode, found: &mut Found) {
     let spot = Spot::inode(inode.number.0);
-    // Attributes that cannot be parsed were reported.
+    // Attributes that cannot be parsed have already been reported.
     let xattrs = match Xattrs::parse_inode(&inode.tail, inode.number) {
         Ok(xattrs) => xattrs,
         Err(corrupt) if matches!(corrupt.problem, Problem::Magic { .. }) => Xattrs::EMPTY,

@@ -9,20 +9,20 @@ use extant_format::{
     inode_table_blocks,
 };
 
-/// A group as the check uses it.
+/// What the check knows of a group.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct GroupInfo {
     pub(crate) gd: GroupDescriptor,
-    /// Whether bitmaps and table lie where they can be read.
+    /// Whether the bitmaps lie where they can be read.
     pub(crate) bitmaps: bool,
     pub(crate) table: bool,
-    /// The table lies within the volume, whether or not it is read.
+    /// Whether the inode table lies within the volume, even if it is not read.
     is_placed: bool,
     is_copy: bool,
 }
 
 impl GroupInfo {
-    /// The descriptor is that of a backup.
+    /// Whether the descriptor was taken from a backup.
     pub(crate) fn is_copy(&self) -> bool {
         self.is_copy
     }
@@ -64,7 +64,8 @@ impl OwnBlocks {
     }
 }
 
-/// Number of groups that begin within the device: a truncated or lying volume may claim more.
+/// Returns the number of groups that begin within the device: a truncated or false volume may claim
+/// more.
 pub(crate) fn groups_there(opened: &Opened) -> u32 {
     let sb = &opened.sb;
     let blocks = opened.source.device_blocks().saturating_sub(sb.first_data_block().0);
@@ -74,7 +75,7 @@ pub(crate) fn groups_there(opened: &Opened) -> u32 {
 
 /// Reads and checks all descriptors.
 ///
-/// Tables that are read do not overlap.
+/// Inode tables that are read do not overlap.
 pub(crate) async fn read_groups(opened: &Opened, groups: u32, report: &Report) -> Vec<GroupInfo> {
     let sb = &opened.sb;
     let per_block = sb.descriptors_per_block();
@@ -109,7 +110,7 @@ pub(crate) async fn read_groups(opened: &Opened, groups: u32, report: &Report) -
         let text = format!("inode table at block {}", infos[n.to_usize()].gd.inode_table);
         let expected = format!("elsewhere than the inode table of group {other}");
         report.add(Code::DescriptorPlace, Spot::group(n), text, expected);
-        // The copies tell which of the two is right.
+        // Backups decide which of the two is right.
         bad.extend([n, other]);
     }
     bad.sort_unstable();
@@ -125,15 +126,16 @@ pub(crate) async fn read_groups(opened: &Opened, groups: u32, report: &Report) -
             }
         }
     }
-    // Without a copy the first of them keeps its place, so that no block is in two tables.
+    // If no backup helps, only the first of them keeps its table, so that no block is in two
+    // tables.
     for (n, _) in overlapping_tables(sb, &infos) {
         infos[n.to_usize()].table = false;
     }
     infos
 }
 
-/// Groups whose inode table shares blocks with that of another group, which does not itself share
-/// any with one before it; with that other group.
+/// Groups whose inode table overlaps one that begins before it on the disk, each with the group of
+/// that other table. Tables that are themselves in the list do not count as the other one.
 fn overlapping_tables(sb: &Superblock, infos: &[GroupInfo]) -> Vec<(u32, u32)> {
     let len = u64::from(inode_table_blocks(sb));
     let groups = (0..).zip(infos).filter(|(_, info)| info.table);
@@ -150,7 +152,7 @@ fn overlapping_tables(sb: &Superblock, infos: &[GroupInfo]) -> Vec<(u32, u32)> {
     found
 }
 
-/// Copies of a block of descriptors that are looked at.
+/// Maximum number of copies of a descriptor block to look at.
 const COPIES: usize = 4;
 
 async fn copies_of(opened: &Opened, index: u32) -> Vec<Piece> {
@@ -161,13 +163,13 @@ async fn copies_of(opened: &Opened, index: u32) -> Vec<Piece> {
     copies
 }
 
-/// Takes a descriptor from a copy, if that makes sense and places something elsewhere.
+/// Takes a descriptor from a copy, if the copy makes sense and places something elsewhere.
 fn take_copy(copy: &Piece, sb: &Superblock, group: Group, info: &mut GroupInfo) {
     let slot = (group.0 % sb.descriptors_per_block()).to_usize() * sb.descriptor_size();
     let Ok(found) = GroupDescriptor::parse(&copy.bytes()[slot..], sb, group) else { return };
     let places = |gd: &GroupDescriptor| [gd.block_bitmap, gd.inode_bitmap, gd.inode_table];
     if found.block_bitmap.0 != 0 && places(&found) != places(&info.gd) && !info.is_copy {
-        // Its counts and flags are old.
+        // A copy's counts and flags are out of date.
         let gd = GroupDescriptor { flags: GroupFlags::empty(), unused_inodes: 0, ..found };
         *info = GroupInfo { gd, bitmaps: true, table: true, is_placed: true, is_copy: true };
     }
@@ -194,7 +196,7 @@ fn judge(bytes: &[u8], opened: &Opened, group: Group, report: &Report) -> GroupI
             let expected = if flex { "blocks of the volume" } else { "blocks of the group" };
             report.add(Code::DescriptorPlace, at.clone(), format!("{name} at block {block}"), expected);
         }
-        // Linux reads it wherever it is, as long as the volume has such blocks.
+        // Linux reads the structure wherever it is, as long as the volume has such blocks.
         sb.is_valid_block(block) && block.0.saturating_add(blocks) <= sb.blocks_count() && block.0 != 0
     };
     let mut info = GroupInfo { gd, bitmaps: true, table: true, is_placed: true, is_copy: false };
@@ -228,7 +230,7 @@ pub(crate) fn own_blocks(opened: &Opened, groups: &[GroupInfo], report: &mut Rep
         false => sb.descriptor_blocks(),
     };
     let reserved = match sb.incompat().contains(Incompat::META_BG) {
-        // Linux ignores the reserved blocks with meta_bg.
+        // With meta_bg, Linux ignores the reserved blocks.
         true => 0,
         false => u64::from(sb.raw().s_reserved_gdt_blocks.get()),
     };
@@ -293,7 +295,8 @@ pub(crate) fn own_blocks(opened: &Opened, groups: &[GroupInfo], report: &mut Rep
     OwnBlocks { ranges }
 }
 
-/// Compares backups of superblock and descriptors with the primary ones, in what never changes.
+/// Compares backups of superblock and descriptors with the primary ones, in the fields that never
+/// change.
 pub(crate) async fn check_backups(opened: &Opened, groups: &[GroupInfo], report: &mut Report) {
     let sb = &opened.sb;
     if opened.from_backup {
@@ -339,7 +342,7 @@ pub(crate) async fn check_backups(opened: &Opened, groups: &[GroupInfo], report:
                             format!("group {group} at {blocks}, {inodes}, {table}")
                         };
                         report.add(Code::BackupDescriptors, at, show(&copy), show(&info.gd));
-                        // One finding for each block.
+                        // Report at most one finding per block.
                         return;
                     }
                 }
@@ -376,7 +379,7 @@ fn check_backup(sb: &Superblock, group: Group, block: &[u8], at: Spot, report: &
         }
     }
     let number = copy.raw().s_block_group_nr.get();
-    // It has 16 bits, and e2fsprogs before 1.47 left it 0 in some copies.
+    // The field has 16 bits, and e2fsprogs before 1.47 left it 0 in some copies.
     if number != 0 && u32::from(number) != group.0 & 0xffff {
         let found = format!("s_block_group_nr is {number}");
         return report.add(Code::BackupSuperblock, at, found, group.to_string());

@@ -3,10 +3,10 @@
 //!
 //! [`check`] reads inode tables, maps and directories in disk order with many reads in flight. It
 //! keeps one bit for each cluster and three bytes for each inode, both only where something is in
-//! use. Memory and repeated reads are limited, so that an image that was made to do harm ends the
-//! check early ([`Incomplete`]), not the program. If the journal is dirty, its newer copies of
-//! blocks are read instead of the old ones. All structures are parsed by `extant-format`; a
-//! damaged one is reported, and what follows from it is left out.
+//! use. Memory and repeated reads are limited, so that a hostile image ends the check early
+//! ([`Incomplete`]) rather than the program. If the journal is dirty, its newer copies of blocks
+//! are read instead of the old ones. All structures are parsed by `extant-format`; a damaged one is
+//! reported, and what follows from it is left out.
 //!
 //! Each [`Finding`] has a [`Code`] with a stable name, says where and what was found and expected,
 //! and has the same place in the result whatever the number of tasks.
@@ -62,10 +62,10 @@ use std::fmt;
 use std::sync::Arc;
 use thiserror::Error;
 
-/// How far a check has come: done, and how much there is.
+/// Progress of a check: work done so far, and work in total.
 pub type Progress = Arc<dyn Fn(u64, u64) + Send + Sync>;
 
-/// Gets findings as they are made.
+/// Receives findings as they are made.
 pub type OnFinding = Arc<dyn Fn(&Finding) + Send + Sync>;
 
 /// How to check.
@@ -80,26 +80,26 @@ pub struct Options {
     /// The volume may change while it is read, so contradictions between structures are only
     /// suspected.
     pub in_use: bool,
-    /// Findings of each code that are kept; all are counted.
+    /// Maximum number of findings of each code to keep; all are counted.
     pub most_per_code: usize,
-    /// Findings that are kept in all.
+    /// Maximum number of findings to keep in all.
     pub most_findings: usize,
     /// Memory that the check may use, in bytes; by default what a healthy volume of the same size
     /// needs. 24 MiB of it are for buffers.
     pub memory_bytes: Option<u64>,
     /// Ends the check early.
     pub cancel: Cancel,
-    /// Called for findings as they are made, each once, in no certain order and without paths. At
-    /// most 100,000 are reported here, and more of a class than are kept.
+    /// Called for findings as they are made, each once, in no particular order and without paths.
+    /// At most 100,000 are reported here, which may be more of one code than are kept.
     pub on_finding: Option<OnFinding>,
-    /// Tasks that work at a time.
+    /// Number of tasks that work at the same time.
     pub tasks: usize,
-    /// Reads that each task keeps in flight, 64 at most.
+    /// Number of reads that each task keeps in flight, at most 64.
     pub depth: usize,
     /// The same device, opened past the host's page cache. Blocks that are not cached are read from
     /// it. Leave it out for a volume in use: its newest blocks may be in the page cache only.
     pub uncached: Option<Arc<dyn Device>>,
-    /// Called from time to time.
+    /// Called from time to time with the progress.
     pub progress: Option<Progress>,
 }
 
@@ -134,11 +134,11 @@ impl fmt::Debug for Options {
 pub struct Checked {
     /// What is wrong, by code and place.
     pub findings: Vec<Finding>,
-    /// How often each code was found, with those that are not in the list.
+    /// How often each code was found, including findings that are not in the list.
     pub counts: BTreeMap<Code, u64>,
-    /// Why not everything was seen. What was found until then is true.
+    /// Why the check ended early. What it found until then is true.
     pub incomplete: Option<Incomplete>,
-    /// What a reader should know that is no damage.
+    /// Remarks for the reader that are not damage.
     pub notes: Vec<String>,
     /// Inodes in use.
     pub inodes: u64,
@@ -146,9 +146,10 @@ pub struct Checked {
     pub directories: u64,
     /// Blocks in use.
     pub blocks: u64,
-    /// Files that were deleted or truncated while open, for the next mount to finish.
+    /// Files that were deleted or truncated while open, which the next mount will finish.
     pub orphans: u64,
-    /// The journal holds changes that could not be read, though it is not known to be damaged.
+    /// The journal contains changes that could not be read, though nothing shows that it is
+    /// damaged.
     pub is_stale: bool,
 }
 
@@ -163,10 +164,10 @@ impl Checked {
 #[derive(Clone, Debug, Error)]
 #[non_exhaustive]
 pub enum CheckError {
-    /// There is no superblock, nor a backup.
+    /// There is no superblock, and no backup either.
     #[error("no superblock, nor a backup of it: {0}")]
     NoVolume(Corrupt),
-    /// A feature that this program does not know.
+    /// The volume has a feature that this program does not support.
     #[error("not supported: {0}")]
     Unsupported(String),
     /// [`Cancel::cancel`] was called.
@@ -178,7 +179,7 @@ pub enum CheckError {
     /// The device failed while a repair was planned.
     #[error(transparent)]
     Device(extant_block::IoError),
-    /// A repair would change more than is kept in memory.
+    /// A repair would change more blocks than can be kept in memory.
     #[error("the repair would change more than fits into 1 GiB of memory; e2fsck may make it")]
     TooMuch,
     /// A task failed.

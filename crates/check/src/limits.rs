@@ -1,4 +1,4 @@
-//! How much a check may use, and whether it has to stop.
+//! Limits on what a check may use.
 
 use extant_format::{Superblock, UintExt};
 use std::sync::Arc;
@@ -6,29 +6,32 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 
 /// Memory that every check needs: reads in flight, maps that wait to be read, and findings.
 pub(crate) const FIXED_BYTES: u64 = 24 << 20;
-/// What is kept of a group besides its bits: descriptor, places of its structures, totals.
+/// Memory for each group in addition to its bits: descriptor, places of its structures, totals.
 const GROUP_BYTES: u64 = 400;
-/// Slots of inodes that are kept together, and what they take if one of them is in use: three bytes
-/// each, and where they are.
+/// Inode slots are kept in pages of this many. A page that contains an inode in use takes three
+/// bytes for each slot, and some for the page itself.
 pub(crate) const PAGE_SLOTS: u32 = 1024;
 pub(crate) const PAGE_BYTES: u64 = 3 * 1024 + 96;
-/// Allowance for what is kept of an inode in use: its share of an attribute block.
+/// Allowance for each inode in use: its share of an attribute block.
 const INODE_BYTES: u64 = 96;
-/// Allowance for what is kept of a directory: itself, its names' parents and some blocks.
+/// Allowance for each directory: the directory itself, the parents of its names, and some blocks.
 const DIR_BYTES: u64 = 256;
-/// The most that inodes add without being asked: volumes of strangers may claim any number.
+/// Maximum that the number of inodes may add to the default memory limit: an untrusted volume may
+/// claim any number.
 const INODES_BYTES_MAX: u64 = 2 << 30;
-/// Blocks with several owners that are read once for each of them, on any volume.
+/// How many blocks with several owners may be read again, once for each further owner, on any
+/// volume.
 const REPEATS: u64 = 20_000;
-/// More of them on volumes that are larger than this many blocks do not help.
+/// Maximum number of such blocks that are allowed in addition, one for each block of the volume.
 const REPEATS_MORE_MAX: u64 = 1 << 20;
 
-/// Tells a running check to stop. Clones are the same.
+/// Tells a running check to stop. Clones share one flag.
 #[derive(Clone, Debug, Default)]
 pub struct Cancel(Arc<AtomicBool>);
 
 impl Cancel {
-    /// Lets the check end with [`crate::CheckError::Cancelled`] as soon as its current reads have.
+    /// Ends the check with [`crate::CheckError::Cancelled`] as soon as its current reads have
+    /// completed.
     pub fn cancel(&self) {
         self.0.store(true, Ordering::Relaxed);
     }
@@ -43,19 +46,19 @@ impl Cancel {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Incomplete {
-    /// It would have kept more than [`crate::Options::memory_bytes`].
+    /// The check would have kept more than [`crate::Options::memory_bytes`].
     Memory {
         /// The limit in bytes.
         limit_bytes: u64,
     },
-    /// Blocks with several owners had to be read too often.
+    /// Blocks with several owners would have had to be read too often.
     Repeats {
-        /// How often that is done.
+        /// The maximum number of such reads.
         limit: u64,
     },
 }
 
-/// Use so far, shared by all tasks. What is counted adds up to the same in any order.
+/// What was used so far, shared by all tasks. The sums do not depend on the order of the tasks.
 #[derive(Debug)]
 pub(crate) struct Limits {
     memory_bytes: AtomicU64,
@@ -70,7 +73,7 @@ const OVER_MEMORY: u8 = 1;
 const OVER_REPEATS: u8 = 2;
 
 impl Limits {
-    /// Until the volume is known, as for a small one.
+    /// Uses the limits of a small volume until the volume is known.
     pub(crate) fn new(memory_bytes: Option<u64>, cancel: Cancel) -> Self {
         Self {
             memory_bytes: AtomicU64::new(memory_bytes.unwrap_or(2 * FIXED_BYTES)),
@@ -82,7 +85,8 @@ impl Limits {
         }
     }
 
-    /// Sets the limits for a volume: those asked for, or what a healthy one of its size needs.
+    /// Sets the limits for a volume: the requested ones, or what a healthy volume of this size
+    /// needs.
     pub(crate) fn set(
         &self,
         memory_bytes: Option<u64>,
@@ -107,7 +111,7 @@ impl Limits {
         self.repeats_max.store(REPEATS + blocks.min(REPEATS_MORE_MAX), Ordering::Relaxed);
     }
 
-    /// Counts memory that will be kept; false if there is none left.
+    /// Counts memory that will be kept; returns false if the limit is reached.
     pub(crate) fn take(&self, bytes: u64) -> bool {
         let used = self.used_bytes.fetch_add(bytes, Ordering::Relaxed).saturating_add(bytes);
         if used.saturating_add(FIXED_BYTES) <= self.memory_bytes.load(Ordering::Relaxed) {
@@ -118,24 +122,26 @@ impl Limits {
         false
     }
 
-    /// Gives back memory that was counted. Not while tasks run: then the order would matter.
+    /// Releases memory that was counted. Must not be called while tasks run, because the result
+    /// would then depend on their order.
     pub(crate) fn give_back(&self, bytes: u64) {
         self.used_bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    /// Counts what is kept of groups.
+    /// Counts the memory for groups.
     pub(crate) fn take_groups(&self, groups: u32) -> bool {
         self.take(GROUP_BYTES * u64::from(groups))
     }
 
-    /// Appends to a list; a list takes up to twice its contents while it grows.
+    /// Appends to a list, and counts twice the item's size: a growing list takes up to twice its
+    /// contents.
     pub(crate) fn push<T>(&self, list: &mut Vec<T>, item: T) {
         if self.take(2 * size_of::<T>().to_u64()) {
             list.push(item);
         }
     }
 
-    /// Whether blocks may be read once more, though they were read for another owner.
+    /// Whether blocks that were already read for one owner may be read again for another.
     pub(crate) fn repeat(&self, blocks: u64) -> bool {
         let repeats = self.repeats.fetch_add(blocks, Ordering::Relaxed).saturating_add(blocks);
         if repeats <= self.repeats_max.load(Ordering::Relaxed) {
@@ -145,14 +151,16 @@ impl Limits {
         false
     }
 
-    /// Allows for a further pass over all maps, in which the first owner counts as well.
+    /// Allows for a further pass over all maps, in which the reads for the first owner count as
+    /// well.
     pub(crate) fn next_pass(&self) {
         let most = self.repeats_max.load(Ordering::Relaxed);
         self.repeats_max.store(2 * most, Ordering::Relaxed);
         self.repeats.store(0, Ordering::Relaxed);
     }
 
-    /// Whether the check is over its limits or was cancelled. Nothing found from then on counts.
+    /// Whether the check is over its limits or was cancelled. Nothing found from then on is
+    /// reported.
     pub(crate) fn stopped(&self) -> bool {
         self.over.load(Ordering::Relaxed) != 0 || self.is_cancelled()
     }

@@ -1,4 +1,5 @@
-//! What is kept of directories: their blocks, what their entries name, and their indexes.
+//! What is kept of directories: their blocks, the inodes that their entries name, and their
+//! indexes.
 
 use crate::context::Context;
 use crate::finding::Report;
@@ -29,17 +30,17 @@ pub(crate) struct Link {
     pub(crate) offset: u32,
 }
 
-/// What one task has found in directories.
+/// What one task finds in directories.
 pub(crate) struct DirsFound {
     pub(crate) report: Report,
     pub(crate) links: Vec<Link>,
-    /// Directories, by index, and what their `..` names.
+    /// Indexes of directories, each with the inode that its `..` names.
     pub(crate) dotdots: Vec<(u32, u32)>,
-    /// Directories, by index, with hashes of names that may occur in another block, too.
+    /// Indexes of directories, each with a hash of a name that may also occur in another block.
     pub(crate) names: Vec<(u32, u64)>,
     pub(crate) leaves: Vec<Leaf>,
     pub(crate) nodes: Vec<Node>,
-    /// Inodes named by entries and not counted yet.
+    /// Inodes named by entries that are not counted yet.
     pub(crate) named: Names,
 }
 
@@ -65,7 +66,7 @@ impl DirsFound {
     }
 }
 
-/// Directories, and roots of their indexes.
+/// All directories, and the roots of their indexes.
 pub(crate) struct Directories {
     pub(crate) dirs: Vec<Dir>,
     pub(crate) items: Vec<Item>,
@@ -80,7 +81,7 @@ pub(crate) struct Root {
     pub(crate) entries: Vec<(u32, u32)>,
 }
 
-/// An inner node: lowest hashes and blocks.
+/// An inner node: the lowest hash and the block of each child.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Node {
     pub(crate) dir: u32,
@@ -88,7 +89,7 @@ pub(crate) struct Node {
     pub(crate) entries: Vec<(u32, u32)>,
 }
 
-/// A leaf with its lowest and highest hash, if it has names.
+/// A leaf, with its lowest and highest hash if it contains names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Leaf {
     pub(crate) dir: u32,

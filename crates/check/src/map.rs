@@ -13,7 +13,7 @@ use extant_format::{
     VolumeBlock, check_pointer, parse_indirect, pointers_per_block, verify_extent_checksum,
 };
 
-/// A part of a map, to be read.
+/// A part of a map that is to be read.
 #[derive(Clone, Copy, Debug)]
 enum Job {
     Extents {
@@ -24,7 +24,7 @@ enum Job {
         levels: u32,
         logical: u64,
     },
-    /// A block of attributes. Only values that lie in other inodes are counted.
+    /// A block of attributes; only values in other inodes are counted.
     Xattrs,
 }
 
@@ -35,16 +35,17 @@ pub(crate) struct Files {
     jobs: Vec<(u64, u32, Job)>,
 }
 
-/// Jobs, and files with jobs, that are collected before they are read.
+/// How many jobs, and files with jobs, to collect before they are read.
 const JOBS: usize = 16 << 10;
-/// Jobs that wait at a time. Nodes that lead to more are read later, and may then not be in order.
+/// Maximum number of waiting jobs. Nodes that could lead to more are read later, and then possibly
+/// out of order.
 const JOBS_MAX: usize = 64 << 10;
 impl Files {
     pub(crate) fn is_full(&self) -> bool {
         self.jobs.len() >= JOBS || self.files.len() >= JOBS
     }
 
-    /// Takes a file whose map is in its inode, or begins there.
+    /// Adds a file whose map is in its inode, or begins there.
     pub(crate) fn add(&mut self, ctx: &Context, found: &mut Found, mut file: File, inode: &Inode) {
         let first_job = self.jobs.len();
         let slot = self.files.len().fit_u32();
@@ -120,7 +121,7 @@ impl Files {
         self.files.clear();
     }
 
-    /// Takes jobs off the list: all, unless those could lead to too many more.
+    /// Takes jobs off the list: all of them, unless they could lead to too many new jobs.
     fn next_jobs(&mut self, block_bytes: usize) -> Vec<(u64, u32, Job)> {
         let room = JOBS_MAX.saturating_sub(self.jobs.len());
         let more = |job: &Job| match job {
@@ -167,7 +168,7 @@ impl Files {
             Job::Pointers { levels, logical } => {
                 self.pointers(ctx, found, file, slot, at, block, levels, logical);
             }
-            // Done by the caller.
+            // The caller has read these.
             Job::Xattrs => {}
         }
     }
@@ -196,7 +197,8 @@ impl Files {
                 return found.report.corrupt(code, spot, &corrupt);
             }
         };
-        // e2fsck wants room for all entries that fit, or for up to two fewer. Linux refuses only 0.
+        // e2fsck expects room for all entries that fit, or for up to two fewer; Linux accepts any
+        // number but 0.
         let (stored, room) = (ExtentNode::stored_capacity(bytes), ExtentNode::capacity(bytes.len(), false));
         if stored + 2 < room {
             let expected = format!("at least {}", room - 2);
@@ -284,13 +286,14 @@ impl Files {
         logical: u64,
     ) {
         let step = u64::from(pointers_per_block(ctx.sb.block_size())).pow(levels - 1);
-        // Neighbours are claimed together.
+        // Neighbouring blocks are claimed together.
         let mut open: Option<(u64, VolumeBlock, u32)> = None;
         for (n, pointer) in parse_indirect(block, &ctx.sb, file.number, at).enumerate() {
             let logical = logical + n.to_u64() * step;
             match pointer {
                 Ok(VolumeBlock(0)) => {}
-                // Only reserved blocks mean anything there; they are checked by themselves.
+                // In the resize inode only reserved blocks have a meaning; they are checked
+                // separately.
                 Ok(to) if file.role == Role::Resize && !ctx.own.contains(to.0) => file.clusters += 1,
                 Ok(to) if levels == 1 => match &mut open {
                     Some((from, start, blocks))
@@ -332,15 +335,15 @@ fn pointer_code(file: &File) -> Code {
 
 /// Claims a block of the map itself; returns whether to read it.
 ///
-/// A block that is claimed twice is read again for each owner, but only so often: a hostile tree
-/// could otherwise name one block without end.
+/// A block that is claimed twice is read again for each owner, up to a limit: a hostile tree could
+/// otherwise name one block without end.
 fn claim_node(ctx: &Context, found: &mut Found, file: &mut File, at: VolumeBlock) -> bool {
     file.clusters += 1;
     if let Some(owners) = &mut found.owners {
         owners.touch(at.0, 1, file.number.0);
         return !ctx.claims.is_shared(at.0, 1).0 || ctx.limits.repeat(1);
     }
-    // They are part of the layout, so they have been claimed.
+    // The resize inode's blocks are part of the layout, and were claimed there.
     let is_own = file.role == Role::Resize && ctx.own.contains(at.0);
     let is_first = !is_own && !ctx.claims.claim(ctx.claims.cluster(at), 1);
     is_first || ctx.limits.repeat(1)
@@ -373,7 +376,7 @@ fn run(
         Role::BadBlocks => return bad_blocks(ctx, found, file, at, count),
         _ => {}
     }
-    // With blocks of more than 4 KiB, pointers reach further than 32 bits, but no reader goes
+    // With blocks of more than 4 KiB, pointers reach beyond 2^32 file blocks, but no reader goes
     // there.
     let this =
         u32::try_from(logical).map(|logical| Run { number: file.number.0, logical, block: at.0, blocks });
@@ -403,11 +406,12 @@ fn run(
     file.keep_clusters(ctx, first, claims.cluster(at), last - first + 1);
 }
 
-/// Bad blocks may lie anywhere, but the volume cannot work with bad ones of its own.
+/// Claims blocks of the list of bad blocks. They may be anywhere, but the volume cannot work if
+/// blocks of its own are bad.
 fn bad_blocks(ctx: &Context, found: &mut Found, file: &mut File, at: VolumeBlock, count: u64) {
     let end = at.0 + count;
     let mut next = at.0;
-    // Clusters of which several blocks are bad are claimed once, when all are known.
+    // A cluster with several bad blocks is claimed once, when all of them are known.
     let mut claim = |from: u64, to: u64| {
         if from < to {
             let (first, last) =

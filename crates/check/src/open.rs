@@ -1,4 +1,4 @@
-//! Finding the superblock and the journal's newer blocks, before anything else can be read.
+//! Finds the superblock and the journal's newer blocks, before anything else can be read.
 
 use crate::finding::{Report, Spot};
 use crate::limits::Limits;
@@ -16,17 +16,18 @@ use zerocopy::FromBytes;
 /// Offset of the primary superblock in bytes.
 pub(crate) const PRIMARY_OFFSET: u64 = 1024;
 
-/// A volume whose superblock makes sense.
+/// A volume with a usable superblock.
 pub(crate) struct Opened {
     pub(crate) sb: Superblock,
     pub(crate) source: Source,
-    /// The superblock is a backup, whose counts and state are old.
+    /// The superblock is a backup; its counts and state are out of date.
     pub(crate) from_backup: bool,
-    /// Newer blocks come from the journal.
+    /// Newer blocks are read from the journal.
     pub(crate) replayed: bool,
     /// The journal could not be applied, so that structures may contradict each other.
     pub(crate) stale: bool,
-    /// The reason is nothing that is damaged here, such as fast commits, or a journal elsewhere.
+    /// The journal could not be applied for a reason other than damage here, such as fast commits
+    /// or an external journal.
     pub(crate) pending: bool,
 }
 
@@ -81,13 +82,13 @@ pub(crate) async fn open(
         overlay(&device, &mut opened, report).await?;
     } else if dirty {
         opened.stale = true;
-        // On another device, which may be sound.
+        // The journal is on another device, and may be sound.
         opened.pending = opened.sb.compat().contains(Compat::HAS_JOURNAL);
     }
     Ok(opened)
 }
 
-/// Reads the journal's newer copies, and the superblock through them.
+/// Finds newer copies of blocks in the journal, and reads the superblock through them.
 async fn overlay(
     device: &Arc<dyn Device>,
     opened: &mut Opened,
@@ -103,7 +104,7 @@ async fn overlay(
                 }
                 extant_fs::Error::Corrupt(Corrupt { place: Place::JournalBlock(_), .. }) => Code::JournalLog,
                 extant_fs::Error::Corrupt(_) | extant_fs::Error::Io(_) => Code::JournalInode,
-                // Fast commits: nothing is damaged.
+                // Other errors, such as unsupported fast commits, do not mean damage.
                 _ => {
                     opened.pending = true;
                     return Ok(());
@@ -145,7 +146,7 @@ fn refuse_unknown(sb: &Superblock) -> Result<(), CheckError> {
     }
 }
 
-/// Parses a superblock; fields that follow from others are put right in memory.
+/// Parses a superblock. Fields that follow from others are corrected in memory.
 fn parse(bytes: &[u8; SUPERBLOCK_BYTES], report: &mut Report) -> Result<Superblock, Corrupt> {
     let first = match Superblock::parse(bytes) {
         Ok(sb) => {
@@ -161,7 +162,7 @@ fn parse(bytes: &[u8; SUPERBLOCK_BYTES], report: &mut Report) -> Result<Superblo
         Problem::Field { field: "s_inodes_count", .. } => {
             let first_block = u64::from(raw.s_first_data_block.get());
             let blocks = u64::from(raw.s_blocks_count_lo.get());
-            // Only where the count of groups is not in doubt, too.
+            // Only if the number of groups is not in doubt as well.
             let groups =
                 blocks.checked_sub(first_block).map(|n| n.div_ceil(raw.s_blocks_per_group.get().into()));
             let count = groups.and_then(|n| n.checked_mul(raw.s_inodes_per_group.get().into()));
@@ -184,7 +185,7 @@ fn parse(bytes: &[u8; SUPERBLOCK_BYTES], report: &mut Report) -> Result<Superblo
     Ok(sb)
 }
 
-/// The first backup that is right and belongs to a volume of this device.
+/// Finds the first backup that is intact and belongs to a volume of this device.
 pub(crate) async fn find_backup(
     device: &Arc<dyn Device>,
     limits: &Arc<Limits>,
@@ -194,7 +195,7 @@ pub(crate) async fn find_backup(
     for offset in backup_offsets(primary.unwrap_or(&empty), device.limits().capacity_bytes) {
         let Some(bytes) = read_at(device, limits, offset).await else { continue };
         let Ok(sb) = Superblock::parse(&bytes) else { continue };
-        // Old versions of mke2fs left the number of the group 0.
+        // Old versions of mke2fs left the group number in backups 0.
         let mut numbered = sb.clone();
         if numbered.raw().s_block_group_nr.get() == 0 {
             let block = (offset >> sb.block_size().log2()).saturating_sub(sb.first_data_block().0);
@@ -204,7 +205,7 @@ pub(crate) async fn find_backup(
         if !numbered.is_backup_at(offset) || sb.verify_checksum().is_err() {
             continue;
         }
-        // It may be left over from an earlier volume on the device.
+        // The backup may be left over from an earlier volume on the device.
         let source = Source::new(device.clone(), sb.block_size(), limits.clone());
         let table = sb.descriptor_block(0);
         let first = source.one(table.0).await;
@@ -265,7 +266,7 @@ pub(crate) fn check_fields(sb: &Superblock, from_backup: bool, options: &Options
         field("s_r_blocks_count", sb.reserved_blocks(), "at most half of the volume");
     }
     if !ro.contains(RoCompat::BIGALLOC) {
-        // Once sizes of fragments, which were always those of blocks.
+        // The fields once counted fragments, which were always as large as blocks.
         if raw.s_clusters_per_group.get() != raw.s_blocks_per_group.get() {
             field("s_clusters_per_group", raw.s_clusters_per_group.get().into(), "s_blocks_per_group");
         }
@@ -308,7 +309,7 @@ pub(crate) fn check_fields(sb: &Superblock, from_backup: bool, options: &Options
     if raw.s_flags.get() & 3 == 0 && compat.contains(Compat::DIR_INDEX) {
         report.add(Code::SuperblockHint, at(), "neither flag is set", "signed or unsigned");
     }
-    // A day's grace, for clocks of other time zones.
+    // A day's grace, for clocks set to other time zones.
     if let Some(latest) = options.now.map(|now| now.saturating_add(86_400)) {
         for (name, time) in [("s_mtime", sb.mounted()), ("s_wtime", sb.written())] {
             if time.seconds > latest {

@@ -12,21 +12,21 @@ use extant_format::{
 use std::collections::BTreeSet;
 use std::sync::atomic::Ordering;
 
-/// Blocks of a map that are read for one file.
+/// Maximum number of map blocks to read for one file.
 const NODES_MAX: usize = 1 << 16;
 /// Longest orphan file that Linux accepts (`EXT4_MAX_ORPHAN_FILE_BLOCKS` in blocks of 16 KiB).
 const ORPHAN_BYTES_MAX: u64 = 8 << 20;
-/// Longest orphan list that is followed.
+/// Maximum length of an orphan list that is followed.
 const ORPHANS_MAX: usize = 100_000;
 
-/// Reads an inode as it is; `None` if it cannot be read.
+/// Reads an inode without checking it; `None` if it cannot be read.
 pub(crate) async fn read_inode(ctx: &Context, number: InodeNumber) -> Option<Inode> {
     let (block, at) = ctx.inode_place(number)?;
     let piece = ctx.source.one(block).await?;
     Inode::parse_unchecked(&piece.bytes()[at..], &ctx.sb, number).ok()
 }
 
-/// Whether e2fsck would call an inode used that must not be.
+/// Whether e2fsck would call this inode used, though it must not be.
 pub(crate) fn is_in_use(inode: &Inode) -> bool {
     inode.links() > 0 || inode.raw.i_blocks_lo.get() != 0 || inode.block_pointer(0).0 != 0
 }
@@ -39,7 +39,7 @@ pub(crate) async fn runs(ctx: &Context, inode: &Inode) -> Vec<(u64, u64, u64)> {
         return runs.list;
     }
     let mut nodes = 0;
-    // A map that names a node twice would be as long as it likes.
+    // A map that names a node twice could go on forever.
     let mut visited = BTreeSet::new();
     if inode.flags().contains(InodeFlags::EXTENTS) {
         let mut todo = vec![(ExtentContext::root(&ctx.sb, inode.number), inode.map().to_vec())];
@@ -89,7 +89,7 @@ pub(crate) async fn runs(ctx: &Context, inode: &Inode) -> Vec<(u64, u64, u64)> {
             todo.extend(
                 below.filter_map(|(n, to)| Some((logical + n.to_u64() * step, to.ok()?, levels - 1))),
             );
-            // The next one is taken from the end.
+            // Jobs are taken from the end, so the first pointer goes last.
             todo[first..].reverse();
         }
     }
@@ -112,7 +112,7 @@ impl Runs<'_> {
     }
 }
 
-/// Follows the orphan list and reads the orphan file. `replayed`: its journal is dirty.
+/// Follows the orphan list and reads the orphan file. `replayed`: the volume's journal is dirty.
 pub(crate) async fn orphans(ctx: &Context, replayed: bool, report: &mut Report) -> BTreeSet<u32> {
     let mut orphans = BTreeSet::new();
     let mut next = ctx.sb.raw().s_last_orphan.get();
@@ -152,7 +152,7 @@ pub(crate) async fn orphans(ctx: &Context, replayed: bool, report: &mut Report) 
     orphans
 }
 
-/// Looks for traces of an orphan file on a volume without that feature.
+/// Looks for traces of an orphan file on a volume without the `orphan_file` feature.
 async fn without_orphan_file(ctx: &Context, report: &mut Report) {
     let raw = ctx.sb.raw();
     if ctx.sb.ro_compat().contains(RoCompat::ORPHAN_PRESENT) {
@@ -160,7 +160,7 @@ async fn without_orphan_file(ctx: &Context, report: &mut Report) {
         report.add(Code::OrphanFile, Spot::default(), found, "both or neither");
     }
     let number = InodeNumber(raw.s_orphan_file_inum.get());
-    // Other checks cover reserved inodes.
+    // Reserved inodes are covered by other checks.
     let is_other = matches!(number.0, 0..=4 | 8) || number.0 == raw.s_prj_quota_inum.get();
     if !is_other
         && number.0 <= ctx.sb.inodes_count()
@@ -176,7 +176,7 @@ async fn orphan_file(ctx: &Context, replayed: bool, orphans: &mut BTreeSet<u32>,
     let sb = &ctx.sb;
     let number = sb.raw().s_orphan_file_inum.get();
     if !sb.compat().contains(Compat::HAS_JOURNAL) {
-        // Linux changes an orphan file through the journal only.
+        // Linux changes an orphan file only through the journal.
         let found = "orphan_file without has_journal";
         report.add(Code::OrphanFile, Spot::inode(number), found, "both or neither");
     }
@@ -398,7 +398,8 @@ pub(crate) async fn resize_inode(ctx: &Context, report: &mut Report) {
     }
 }
 
-/// Checks the block of multiple-mount protection; returns whether the volume is in use by it.
+/// Checks the block of multiple-mount protection; returns whether it says that the volume is in
+/// use.
 pub(crate) async fn mmp(ctx: &Context, report: &mut Report) {
     if !ctx.sb.incompat().contains(Incompat::MMP) {
         return;

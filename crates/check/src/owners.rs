@@ -6,11 +6,11 @@ use crate::finding::{Report, Spot};
 use extant_format::RoCompat;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Owners named of one run.
+/// Maximum number of owners named for one run.
 const OWNERS: usize = 16;
-/// Runs that are reported one by one.
+/// Maximum number of runs to report one by one.
 const RUNS: usize = 4096;
-/// How often a run is looked up among the owners: a hostile map may name it any number of times.
+/// How often the owners of a run are looked up: a hostile map may name a run any number of times.
 const TOUCHES: u32 = 1024;
 
 /// Runs of blocks with several owners, and the owners found so far.
@@ -20,9 +20,10 @@ pub(crate) struct Owners {
     ranges: Vec<(u64, u64)>,
     owners: BTreeMap<usize, BTreeSet<u32>>,
     touches: Vec<u32>,
-    /// For each run, one at or after it that still takes owners, as far as known.
+    /// For each run, a later one at which to continue the search for a run that still takes owners;
+    /// the run itself if it does.
     next: Vec<usize>,
-    /// Runs that do not fit the list.
+    /// Number of runs that did not fit in the list.
     more: u64,
 }
 
@@ -36,7 +37,7 @@ pub(crate) struct Contested {
 }
 
 impl Owners {
-    /// The runs with their owners.
+    /// Returns the runs with their owners.
     pub(crate) fn into_contested(mut self) -> Vec<Contested> {
         let owners =
             |n: usize, owners: &mut BTreeMap<usize, BTreeSet<u32>>| owners.remove(&n).unwrap_or_default();
@@ -44,7 +45,7 @@ impl Owners {
         runs.map(|(n, blocks)| Contested { blocks, owners: owners(n, &mut self.owners) }).collect()
     }
 
-    /// All runs that are damage.
+    /// Starts with all runs that count as damage.
     pub(crate) fn new(ctx: &Context) -> Self {
         let mut new = Self::default();
         // Read-only volumes may share blocks between files on purpose.
@@ -68,7 +69,7 @@ impl Owners {
         self.ranges.is_empty()
     }
 
-    /// The first run from this one on that still takes owners.
+    /// The first run at or after this one that still takes owners.
     fn open_from(&mut self, n: usize) -> usize {
         let mut end = n;
         while self.next[end] != end {
@@ -81,7 +82,7 @@ impl Owners {
         end
     }
 
-    /// Blocks of an inode.
+    /// Records that an inode uses these blocks.
     pub(crate) fn touch(&mut self, start: u64, len: u64, owner: u32) {
         let end = start.saturating_add(len);
         let first = self.ranges.partition_point(|range| range.1 <= start);

@@ -1,5 +1,5 @@
-//! Paths of inodes that findings are about. Made afterwards, for a few inodes, by looking for their
-//! names once more.
+//! Finds the paths of inodes that findings are about. This is done afterwards, for a few inodes, by
+//! searching for their names again.
 
 use crate::context::Context;
 use crate::finding::Finding;
@@ -7,13 +7,13 @@ use crate::listing::{Directories, Item};
 use extant_format::{DirEntries, FileBlock, InodeNumber, UintExt};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Inodes of findings that are looked for.
+/// Maximum number of inodes of findings to look up.
 const WANTED: usize = 10_000;
-/// Inodes that are looked for in all, with the directories above them.
+/// Maximum number of inodes to look up, including the directories above them.
 const NAMES: usize = 50_000;
-/// Directories above an inode.
+/// Maximum number of directories above an inode.
 const DEPTH: usize = 4096;
-/// Bytes of all paths.
+/// Maximum size of all paths in bytes.
 const PATHS_BYTES: usize = 8 << 20;
 
 /// Adds paths to findings.
@@ -26,7 +26,7 @@ pub(crate) async fn add(ctx: &Context, all: &Directories, findings: &mut [Findin
     }
     wanted.remove(&InodeNumber::ROOT.0);
     let mut names: BTreeMap<u32, (u32, Vec<u8>)> = BTreeMap::new();
-    // Once for the inodes, once for the directories above them.
+    // The first pass finds names of the inodes, the second those of the directories above them.
     for _ in 0..2 {
         if wanted.is_empty() {
             break;
@@ -56,7 +56,7 @@ pub(crate) async fn add(ctx: &Context, all: &Directories, findings: &mut [Findin
     }
 }
 
-/// Adds directories above a directory, as far as they are known and not in the list.
+/// Adds the known directories above a directory that are not in the list yet.
 fn add_ancestors(all: &Directories, number: u32, wanted: &mut BTreeSet<u32>) {
     let mut at = number;
     while let Ok(n) = all.dirs.binary_search_by_key(&at, |dir| dir.number) {
@@ -67,7 +67,7 @@ fn add_ancestors(all: &Directories, number: u32, wanted: &mut BTreeSet<u32>) {
     }
 }
 
-/// Blocks of directories that are read together.
+/// Number of directory blocks to read together.
 const BLOCKS: usize = 16 << 10;
 
 async fn look(
@@ -106,7 +106,7 @@ fn path(names: &BTreeMap<u32, (u32, Vec<u8>)>, number: u32) -> Option<Vec<u8>> {
     if number == InodeNumber::ROOT.0 {
         return Some(b"/".to_vec());
     }
-    /// Each finding has a copy of its path.
+    /// Limits each path, because each finding has its own copy.
     const MOST_BYTES: usize = 4096;
     let (mut parts, mut bytes) = (Vec::new(), 0);
     let mut at = number;

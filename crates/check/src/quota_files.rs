@@ -11,7 +11,7 @@ use extant_format::{
 };
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Longest quota file that is read.
+/// Maximum size of a quota file to read.
 const QUOTA_BYTES_MAX: u64 = 256 << 20;
 
 /// Compares quota files with the counted usage.
@@ -50,8 +50,8 @@ pub(crate) async fn quota(ctx: &Context, usage: &Usage, report: &mut Report) {
     }
 }
 
-/// Looks for numbers of quota files on a volume without that feature. Linux opens no file with one
-/// of these numbers.
+/// Looks for numbers of quota files on a volume without the quota feature. Linux does not open
+/// files with these numbers.
 async fn without_quota(ctx: &Context, report: &mut Report) {
     let raw = ctx.sb.raw();
     let mut seen = BTreeSet::new();
@@ -64,7 +64,7 @@ async fn without_quota(ctx: &Context, report: &mut Report) {
             let found = format!("{name} is {number}, without quota");
             report.add(Code::QuotaInode, Spot::inode(number), found, format!("{name} 0"));
         }
-        // Other checks cover reserved inodes.
+        // Reserved inodes are covered by other checks.
         if number >= ctx.sb.first_inode().0
             && number <= ctx.sb.inodes_count()
             && seen.insert(number)
@@ -111,7 +111,7 @@ pub(crate) fn entries(
     match QuotaHeader::parse(tree.block(FileBlock(0)), number) {
         Ok(header) if header.kind == kind => {
             end = header.blocks.into();
-            // Linux refuses such a file.
+            // Linux refuses a file that is shorter than its header says.
             if end > inode.size() / QUOTA_BLOCK_BYTES.to_u64() {
                 tree.wrong_field(
                     FileBlock(0),
@@ -127,25 +127,25 @@ pub(crate) fn entries(
             let wrong = Corrupt::field(place, "dqh_magic", header.kind.magic().into(), rule);
             return (BTreeMap::new(), Some(wrong));
         }
-        // The tree can be read without the header.
+        // The tree can be read even if the header is damaged.
         Err(wrong) => tree.wrong(wrong),
     }
     tree.walk(u32::try_from(end).unwrap_or(u32::MAX));
     (tree.found.into_iter().map(|(id, found)| (id, found.1)).collect(), tree.wrong)
 }
 
-/// A quota file while it is read.
+/// A quota file that is being read.
 struct Tree<'a> {
     blocks: &'a BTreeMap<u64, Vec<u8>>,
     block_bytes: usize,
     number: InodeNumber,
-    /// Entries by id, each with its leaf.
+    /// Entries by id, each with the block of its leaf.
     found: BTreeMap<u32, (FileBlock, QuotaEntry)>,
     wrong: Option<Corrupt>,
     damages: u32,
 }
 
-/// A quota file is given up after this many errors.
+/// Reading a quota file is given up after this many errors.
 const DAMAGES: u32 = 10_000;
 
 impl<'a> Tree<'a> {

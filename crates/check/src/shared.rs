@@ -24,11 +24,11 @@ pub(crate) async fn name_owners(ctx: &Context, xattr_uses: &[XattrUse]) -> Vec<C
     if ctx.sb.compat().contains(Compat::RESIZE_INODE)
         && let Some(inode) = read_inode(ctx, InodeNumber::RESIZE).await
     {
-        // The rest of its map are reserved descriptors.
+        // The rest of its map consists of reserved descriptor blocks.
         owners.touch(inode.block_pointer(RESIZE_POINTER).0, 1, InodeNumber::RESIZE.0);
     }
     let mut found = Found::new(ctx);
-    // What is wrong with the maps was reported the first time.
+    // Damage in maps was reported in the first pass.
     found.report = found.report.muted();
     found.owners = Some(owners);
     let mut files = Files::default();
@@ -64,7 +64,7 @@ pub(crate) async fn name_owners(ctx: &Context, xattr_uses: &[XattrUse]) -> Vec<C
     })
 }
 
-/// An inode in use that has a map.
+/// Parses an inode; `None` unless it is in use and has a map.
 fn with_map(ctx: &Context, number: InodeNumber, bytes: &[u8]) -> Option<(Role, Inode)> {
     let is_known = ctx.inodes.kind(number) != crate::state::Kind::Unused;
     if !is_known || number == InodeNumber::RESIZE {

@@ -10,11 +10,11 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 
-/// Longest read in bytes.
+/// Maximum length of a read in bytes.
 pub(crate) const READ_BYTES: usize = 128 << 10;
-/// Blocks that are read for nothing rather than skipped.
+/// Gaps of up to this length are read too, rather than skipped.
 const GAP_BYTES: usize = 16 << 10;
-/// `h_magic` of a journal block, which an escaped copy lacks.
+/// `h_magic` of a journal block; zero in an escaped copy.
 const JOURNAL_MAGIC: [u8; 4] = 0xc03b_3998_u32.to_be_bytes();
 
 type Pending = Pin<Box<dyn Future<Output = Piece> + Send>>;
@@ -28,7 +28,7 @@ pub(crate) struct Piece {
     start: u64,
     blocks: u32,
     block_bytes: usize,
-    /// Blocks that cannot be read, in order. They look like zeros.
+    /// Blocks that cannot be read, in order. They read as zeros.
     bad: Vec<u64>,
 }
 
@@ -38,12 +38,12 @@ impl Piece {
         self.start
     }
 
-    /// All blocks, unreadable ones as zeros.
+    /// The bytes of all blocks; unreadable blocks are zeros.
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.buf[self.skip..self.skip + self.blocks.to_usize() * self.block_bytes]
     }
 
-    /// One block; `None` if it cannot be read or was not asked for.
+    /// The bytes of one block; `None` if it cannot be read or was not asked for.
     pub(crate) fn block(&self, at: u64) -> Option<&[u8]> {
         let n = at.checked_sub(self.start).filter(|&n| n < self.blocks.into())?.to_usize();
         if !self.bad.is_empty() && self.bad.binary_search(&at).is_ok() {
@@ -62,12 +62,12 @@ impl Piece {
 #[derive(Clone, Debug)]
 pub(crate) struct Source {
     device: Arc<dyn Device>,
-    /// The same device, past the host's page cache.
+    /// The same device, opened past the host's page cache.
     uncached: Option<Arc<dyn Device>>,
     block: BlockSize,
     overlay: Arc<BTreeMap<u64, JournalCopy>>,
     limits: Arc<Limits>,
-    /// Reads that one task keeps in flight.
+    /// Number of reads that one task keeps in flight.
     depth: usize,
 }
 
@@ -76,19 +76,19 @@ impl Source {
         Self { device, uncached: None, block, overlay: Arc::default(), limits, depth: 1 }
     }
 
-    /// Adds a way to the same blocks past the host's page cache.
+    /// Adds a device with the same blocks that is opened past the host's page cache.
     pub(crate) fn with_uncached(mut self, uncached: Option<Arc<dyn Device>>) -> Self {
         self.uncached = uncached;
         self
     }
 
-    /// With so many reads in flight for each task.
+    /// Sets the number of reads that each task keeps in flight.
     pub(crate) fn with_depth(mut self, depth: usize) -> Self {
         self.depth = depth.clamp(1, 64);
         self
     }
 
-    /// The same blocks, with newer copies.
+    /// Adds newer copies of blocks.
     pub(crate) fn with_overlay(mut self, overlay: BTreeMap<u64, JournalCopy>) -> Self {
         self.overlay = Arc::new(overlay);
         self
@@ -103,7 +103,7 @@ impl Source {
         self.block.byte_len()
     }
 
-    /// Most blocks of one read.
+    /// Maximum number of blocks in one read.
     pub(crate) fn most(&self) -> u32 {
         (READ_BYTES >> self.block.log2()).max(1).fit_u32()
     }
@@ -141,8 +141,8 @@ impl Source {
         piece.bad.is_empty().then_some(piece)
     }
 
-    /// Starts a read; also returns the bytes before the first block, because devices want whole
-    /// blocks of their own.
+    /// Starts a read. Also returns the number of bytes before the first block, because a device
+    /// reads whole blocks of its own.
     fn submit(
         &self,
         device: &dyn Device,
@@ -193,7 +193,7 @@ impl Source {
                 continue;
             }
             let (skip, read) = self.submit(&*self.device, copy.block.0, 1);
-            // An unreadable copy leaves the old contents, as a replay that fails there would.
+            // If a copy is unreadable, keep the old contents, as a replay that fails there would.
             let Ok(buf) = read.await else { continue };
             let at = piece.skip + (home - piece.start).to_usize() * piece.block_bytes;
             let to = &mut piece.buf[at..at + piece.block_bytes];
@@ -240,7 +240,7 @@ impl Source {
     }
 }
 
-/// After this many reads in a row that complete at once, blocks are taken to be cached.
+/// After this many reads in a row that complete at once, assume that blocks are cached.
 const QUICK: usize = 16;
 /// One read in this many goes through the page cache, to see whether blocks are cached.
 const PROBE: usize = 16;
@@ -250,7 +250,7 @@ pub(crate) struct Stream<'a, I> {
     source: &'a Source,
     runs: I,
     ahead: VecDeque<Ahead>,
-    /// How many reads in a row completed at once.
+    /// Number of reads in a row that completed at once.
     quick: usize,
     /// Number of reads so far.
     made: usize,
@@ -274,10 +274,10 @@ impl<I: Iterator<Item = (u64, u32)>> Stream<'_, I> {
         }
     }
 
-    /// Starts reads. Reads that complete at once come from the page cache. Then one is made at a
-    /// time, so that its bytes are still in the processor's cache when they are checked. Otherwise
-    /// many are in flight, past the page cache: filling it costs as much processor time as the
-    /// check itself.
+    /// Starts reads. If reads complete at once, they come from the page cache; then only one is
+    /// made at a time, so that its bytes are still in the processor's cache when they are checked.
+    /// Otherwise many reads are in flight, past the page cache, because filling it costs as much
+    /// processor time as the check itself.
     fn read_ahead(&mut self) {
         let mut now = Context::from_waker(Waker::noop());
         while self.ahead.len() < if self.quick >= QUICK { 1 } else { self.source.depth }
@@ -287,7 +287,7 @@ impl<I: Iterator<Item = (u64, u32)>> Stream<'_, I> {
             let uncached = self.source.uncached.as_ref().filter(|_| !is_probe);
             self.made += 1;
             let mut read = self.source.read_from(&**uncached.unwrap_or(&self.source.device), start, blocks);
-            // A pending read wakes the task that polls it next.
+            // A read that is pending wakes whichever task polls it next.
             match read.as_mut().poll(&mut now) {
                 Poll::Ready(piece) => {
                     let is_enough = is_probe && self.source.uncached.is_some();
@@ -303,7 +303,7 @@ impl<I: Iterator<Item = (u64, u32)>> Stream<'_, I> {
     }
 }
 
-/// Joins sorted blocks to runs.
+/// Joins sorted blocks into runs.
 struct Coalesced<'a> {
     blocks: &'a [u64],
     gap: u64,

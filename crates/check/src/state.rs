@@ -1,4 +1,4 @@
-//! What a check keeps per block and per inode. Pages are made where they are needed, so that a
+//! What a check keeps per block and per inode. Pages are allocated where they are needed, so that a
 //! large, mostly empty volume takes little memory.
 
 use crate::limits::{Limits, PAGE_BYTES, PAGE_SLOTS};
@@ -25,8 +25,9 @@ struct Page {
 /// Clusters of a group that were claimed more than once.
 struct Again {
     bits: Box<[AtomicU64]>,
-    /// A bit for each word of `bits` that is full. A claim skips these: otherwise a hostile map
-    /// that claims the same long run over and over would cost its length each time, not its bytes.
+    /// A bit for each full word of `bits`. A claim skips these: otherwise a hostile map that claims
+    /// the same long run over and over would cost time in proportion to the run's length each time,
+    /// not to the map's size.
     full: Box<[AtomicU64]>,
 }
 
@@ -75,13 +76,13 @@ impl Again {
         }
     }
 
-    /// Full words from this one on, as far as one look at them tells.
+    /// Number of consecutive full words from this one on, within one word of `full`.
     fn full_from(&self, word: u64) -> u64 {
         let full = self.full[(word / 64).to_usize()].load(Ordering::Relaxed);
         (full >> (word % 64)).trailing_ones().into()
     }
 
-    /// Whether a bit is set, and how many of the following are like it, of at most `most`.
+    /// Whether a bit is set, and how many bits from there on have the same value, up to `most`.
     fn alike(&self, from: u64, most: u64) -> (bool, u64) {
         let is_set = self.bits[(from / 64).to_usize()].load(Ordering::Relaxed) >> (from % 64) & 1 != 0;
         let (mut at, end) = (from, from + most);
@@ -154,7 +155,7 @@ impl Claims {
         twice
     }
 
-    /// The first cluster from this one on that nothing claims.
+    /// The first cluster at or after this one that nothing claims.
     pub(crate) fn first_free(&self, from: u64) -> Option<u64> {
         let mut at = from;
         while at < self.clusters {
@@ -182,8 +183,8 @@ impl Claims {
         self.pages.get(group)?.get()?.as_ref()?.again.get()?.as_ref()
     }
 
-    /// Whether a block was claimed more than once, and how many of the following are like it, of at
-    /// most `most`.
+    /// Whether a block was claimed more than once, and for how many blocks from there on the answer
+    /// is the same, up to `most`.
     pub(crate) fn is_shared(&self, block: u64, most: u64) -> (bool, u64) {
         let at = self.cluster(VolumeBlock(block));
         let (group, bit) = ((at / self.per_group).to_usize(), at % self.per_group);
@@ -210,7 +211,7 @@ impl Claims {
             })
         });
         let mut open: Option<(u64, u64)> = None;
-        // Runs of neighbouring groups are one.
+        // Join runs of neighbouring groups.
         std::iter::from_fn(move || {
             loop {
                 match (runs.next(), &mut open) {
@@ -228,13 +229,13 @@ impl Claims {
     }
 }
 
-/// What an inode is, for those that name it.
+/// What an inode is, as far as entries that name it are concerned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Unused,
-    /// A kind of file, as in directory entries: 1 to 7.
+    /// A file of this kind, as in directory entries: 1 to 7.
     File(u8),
-    /// In use, with an invalid mode.
+    /// In use, but with an invalid mode.
     Invalid,
     /// Reserved, or the volume's own: it has no name.
     Own,
@@ -268,11 +269,11 @@ impl Kind {
     }
 }
 
-/// Neighbouring inodes. Kinds are stored apart from balances, because each entry looks up a kind in
-/// random order, and more kinds fit into a cache this way.
+/// Neighbouring inodes. Kinds are stored apart from balances, because kinds are looked up in random
+/// order, one for each entry, and this way more of them fit into a cache.
 #[derive(Debug)]
 struct Slots {
-    /// [`Kind`] in the low four bits; [`ENCRYPTED`].
+    /// [`Kind`] in the low four bits, and [`ENCRYPTED`].
     kinds: Box<[AtomicU8]>,
     /// Links minus names, modulo 2^16.
     balances: Box<[AtomicU16]>,
@@ -289,7 +290,7 @@ impl Slots {
 
 const ENCRYPTED: u8 = 0x10;
 
-/// What is known of inodes, in pages: inodes in use may be far between.
+/// What is known of inodes, in pages, because inodes in use may be far apart.
 pub(crate) struct Inodes {
     groups: Vec<OnceLock<Box<[InodePage]>>>,
     per_group: u32,
@@ -298,11 +299,11 @@ pub(crate) struct Inodes {
 
 type InodePage = OnceLock<Option<Slots>>;
 
-/// Names that a task collects before it counts them.
+/// Number of names that a task collects before it counts them.
 const NAMES: usize = 64 << 10;
 
-/// Inodes named by entries, one for each name. They are sorted before they are counted, so that
-/// counting a large directory does not miss the cache at each name.
+/// Inodes named by entries, one for each name. They are sorted before they are counted, so that a
+/// large directory does not cause a cache miss for each name.
 #[derive(Debug, Default)]
 pub(crate) struct Names(Vec<InodeNumber>);
 
@@ -334,7 +335,7 @@ impl Inodes {
         Some(((n / self.per_group).to_usize(), n % self.per_group))
     }
 
-    /// Records an inode in use.
+    /// Records an inode that is in use.
     pub(crate) fn set(&self, number: InodeNumber, kind: Kind, links: u16, encrypted: bool) {
         let Some((group, n)) = self.place(number) else { return };
         let Some(group) = self.groups.get(group) else { return };
@@ -348,7 +349,7 @@ impl Inodes {
         page.kinds[at].store(kind.code() | if encrypted { ENCRYPTED } else { 0 }, Ordering::Relaxed);
     }
 
-    /// The page of an inode in use, and its place there.
+    /// The page of an inode in use, and the inode's place in it.
     fn slot(&self, number: InodeNumber) -> Option<(&Slots, usize)> {
         let (group, n) = self.place(number)?;
         let page = self.groups.get(group)?.get()?[(n / PAGE_SLOTS).to_usize()].get()?.as_ref()?;
@@ -372,7 +373,7 @@ impl Inodes {
         }
     }
 
-    /// Inodes whose links and names differ, with the difference, in order.
+    /// Inodes whose link count differs from their number of names, with the difference, in order.
     pub(crate) fn unbalanced(&self) -> impl Iterator<Item = (InodeNumber, u16)> + '_ {
         let groups = self.groups.iter().enumerate().filter_map(|(group, pages)| Some((group, pages.get()?)));
         let pages = groups.flat_map(|(group, pages)| {

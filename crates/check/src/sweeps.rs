@@ -23,8 +23,8 @@ use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
 /// Checks the volume on `device`. Nothing is written.
 ///
-/// If the check reaches one of its limits, it starts anew with one task, so that what it has found
-/// until then does not depend on how many there were.
+/// If the check reaches one of its limits, it starts anew with a single task, so that what it finds
+/// before the limit does not depend on the number of tasks.
 ///
 /// # Errors
 /// There is no volume, or it has a feature that is not supported; or the check was cancelled.
@@ -37,7 +37,7 @@ pub async fn check(rt: &Rt, device: Arc<dyn Device>, options: Options) -> Result
     Ok(attempt(rt, device, &Options { tasks: 1, ..options }, listener).await?.0)
 }
 
-/// What a check knows at its end. Repairs are made from it.
+/// What a check knows at its end. Repairs are based on it.
 pub(crate) struct Survey {
     pub(crate) ctx: Arc<Context>,
     pub(crate) all: Directories,
@@ -46,11 +46,11 @@ pub(crate) struct Survey {
     pub(crate) contested: Vec<Contested>,
     /// The superblock is a backup.
     pub(crate) from_backup: bool,
-    /// Newer blocks come from the journal.
+    /// Newer blocks were read from the journal.
     pub(crate) replayed: bool,
 }
 
-/// Checks a volume for repairs. Without a survey it was not seen completely.
+/// Checks a volume for repairs. Returns no survey if the check did not see everything.
 pub(crate) async fn survey(
     rt: &Rt,
     device: Arc<dyn Device>,
@@ -72,7 +72,7 @@ async fn attempt(
         report.be_unsure();
     }
     if options.in_use && opened.replayed {
-        // The log's blocks may be written again while they are read from it.
+        // The log's blocks may be reused while they are being read.
         report.be_unsure_of_all();
     }
     open::check_fields(&opened.sb, opened.from_backup, options, &mut report);
@@ -87,7 +87,7 @@ async fn attempt(
     Ok((conclude(&opened, options, &limits, &report, totals), survey))
 }
 
-/// What a check has counted.
+/// Counts made by a check.
 #[derive(Default)]
 struct Totals {
     inodes: u64,
@@ -100,7 +100,7 @@ struct Totals {
     survey: Option<Survey>,
 }
 
-/// All sweeps. Ends early when a limit is reached.
+/// Runs all sweeps. Ends early when a limit is reached.
 async fn sweeps(
     rt: &Rt,
     ctx: Arc<Context>,
@@ -190,14 +190,14 @@ async fn context(
     if limits.stopped() {
         return None;
     }
-    // The superblock's own count is not kept up to date while a volume is in use.
+    // While a volume is in use, the superblock's own count is not kept up to date.
     let in_groups = groups.iter().map(|info| sb.inodes_per_group().saturating_sub(info.gd.free_inodes));
     let in_groups = in_groups.map(u64::from).sum::<u64>();
     let dirs = groups.iter().map(|info| u64::from(info.gd.used_dirs.min(sb.inodes_per_group()))).sum();
     limits.set(options.memory_bytes, &sb, there, in_groups.max(said.into()), dirs);
     let own = layout::own_blocks(opened, &groups, report);
     let claims = Claims::new(&sb, there, limits.clone());
-    // Several of the volume's own structures may lie in one cluster.
+    // One cluster may contain several of the volume's own structures.
     let mut next = 0;
     for &(start, end) in own.ranges() {
         let from = claims.cluster(VolumeBlock(start)).max(next);
@@ -231,7 +231,7 @@ async fn context(
     (!limits.stopped()).then_some(ctx)
 }
 
-/// What is left to do, for the progress.
+/// The work of all sweeps, to report progress.
 struct Work {
     done: Arc<AtomicU64>,
     progress: Option<crate::Progress>,
@@ -242,7 +242,7 @@ impl Work {
         Self { done: Arc::default(), progress: options.progress.clone() }
     }
 
-    /// A callback for what is done more, after `base`.
+    /// Returns a callback that reports additional work done, starting at `base`.
     fn step(&self, base: u64, total: u64) -> impl Fn(u64) + Send + use<> {
         self.done.store(base, Ordering::Relaxed);
         let (done, progress) = (self.done.clone(), self.progress.clone());

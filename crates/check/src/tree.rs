@@ -1,4 +1,4 @@
-//! What only the whole tree shows: parents, directories that nothing reaches, and link counts.
+//! Checks that need the whole tree: parents, directories that nothing reaches, and link counts.
 
 use crate::Code;
 use crate::context::Context;
@@ -7,14 +7,14 @@ use crate::listing::{Directories, DirsFound, Link};
 use crate::state::Kind;
 use extant_format::{Inode, InodeNumber, RoCompat, UintExt};
 
-/// Finds each directory's parent among the entries that name it.
+/// Determines each directory's parent among the entries that name it.
 pub(crate) fn parents(ctx: &Context, all: &mut Directories, found: &mut DirsFound) {
     for &(index, target) in &found.dotdots {
         all.dirs[index.to_usize()].dotdot = target;
     }
     found.links.sort_unstable();
     let mut rest = &found.links[..];
-    // Both lists are in order of directories.
+    // Both lists are sorted by directory.
     let mut n = 0;
     while let Some(first) = rest.first() {
         let count = rest.iter().take_while(|link| link.child == first.child).count();
@@ -24,7 +24,7 @@ pub(crate) fn parents(ctx: &Context, all: &mut Directories, found: &mut DirsFoun
             n += 1;
         }
         let Some(dir) = all.dirs.get_mut(n).filter(|dir| dir.number == first.child) else { continue };
-        // The name that `..` agrees with, else the first.
+        // Prefer the name that `..` agrees with, else take the first.
         let right = mine.iter().find(|link| link.parent == dir.dotdot).unwrap_or(first);
         dir.parent = right.parent;
         ctx.inodes.named(InodeNumber(dir.number), 1);
@@ -42,7 +42,7 @@ pub(crate) fn parents(ctx: &Context, all: &mut Directories, found: &mut DirsFoun
             let text = format!("inode {}", dir.dotdot);
             found.report.add_value(Code::DirectoryDotDot, spot.clone(), text, parent.into());
         }
-        // A link of the parent, whatever `..` says: a wrong one is to be put right.
+        // Count a link of the actual parent, whatever `..` says: a wrong `..` will be repaired.
         let counted = if parent != 0 { parent } else { dir.dotdot };
         if counted != 0 && is_directory(counted) {
             ctx.inodes.named(InodeNumber(counted), 1);
@@ -115,10 +115,10 @@ pub(crate) fn reachability(ctx: &Context, all: &Directories, report: &mut Report
     }
 }
 
-/// Inodes that are looked at together.
+/// Number of inodes to look at together.
 const WINDOW: usize = 64 << 10;
 
-/// Reports inodes whose links and names differ.
+/// Reports inodes whose link count differs from their number of names.
 pub(crate) async fn links(ctx: &Context, report: &Report) {
     let mut unbalanced = ctx.inodes.unbalanced();
     loop {
@@ -154,8 +154,8 @@ fn link_count(ctx: &Context, inode: &Inode, balance: u16, report: &Report) {
     let spot = Spot::inode(number.0);
     let is_directory = ctx.inodes.kind(number) == Kind::File(2);
     if is_directory {
-        // Unreachable ones were reported, and their names are not known.
-        // With more sub-directories than fit the field it stays 1.
+        // Unreachable subdirectories were reported, and their names are unknown. A directory with
+        // more subdirectories than fit the field keeps a link count of 1.
         if links == 1 && ctx.sb.ro_compat().contains(RoCompat::DIR_NLINK) {
             return;
         }

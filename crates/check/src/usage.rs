@@ -13,7 +13,7 @@ pub(crate) struct Usage {
     by_kind: [BTreeMap<u32, (u64, u64)>; 3],
 }
 
-/// Memory for one owner: its place in a map, in that of a task and in the merged one.
+/// Memory for one owner: an entry in the map of a task, and one in the merged map.
 const OWNER_BYTES: u64 = 96;
 
 impl Usage {
@@ -21,7 +21,7 @@ impl Usage {
         Self { enabled, limits, by_kind: Default::default() }
     }
 
-    /// Adds inodes of these owners (user, group, project) with their space in bytes.
+    /// Adds `count` inodes of these owners (user, group, project) that take `bytes`.
     pub(crate) fn add(&mut self, owners: [u32; 3], bytes: u64, count: u64) {
         if !self.enabled {
             return;
@@ -45,7 +45,7 @@ impl Usage {
         }
     }
 
-    /// Space in bytes and inodes of each id.
+    /// Space in bytes, and number of inodes, by id.
     pub(crate) fn of(&self, kind: QuotaKind) -> &BTreeMap<u32, (u64, u64)> {
         &self.by_kind[kind as usize]
     }

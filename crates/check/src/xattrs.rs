@@ -1,4 +1,4 @@
-//! Extended attributes: in inodes, in blocks, and values in inodes of their own.
+//! Extended attributes in inodes and in blocks, and values in inodes of their own.
 
 use crate::Code;
 use crate::context::{Context, Values};
@@ -14,15 +14,15 @@ use rustc_hash::FxHasher;
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{Hash, Hasher};
 
-/// What an inode's own attributes add.
+/// What the attributes in the inode itself add to its counts.
 #[derive(Debug, Default)]
 pub(crate) struct InInode {
-    /// Attribute blocks, each of which counts as a cluster.
+    /// Number of attribute blocks, each of which counts as a cluster.
     pub(crate) blocks: u64,
     pub(crate) values: Values,
 }
 
-/// A hash of an attribute's name, for finding duplicates.
+/// Hashes an attribute's name, to find duplicates.
 fn name_hash(name: &XattrName<'_>) -> u64 {
     let mut hasher = FxHasher::default();
     (name.index.0, name.suffix).hash(&mut hasher);
@@ -34,14 +34,14 @@ pub(crate) fn in_inode(ctx: &Context, inode: &Inode, found: &mut Found) -> InIno
     let number = inode.number;
     let mut result = InInode::default();
     let may_have_some = inode.tail.first_chunk() == Some(&XATTR_MAGIC.to_le_bytes());
-    // Most inodes have none.
+    // Most inodes have no attributes.
     if !may_have_some && inode.xattr_block().is_none() && !inode.flags().contains(InodeFlags::ENCRYPT) {
         return result;
     }
     let spot = Spot::inode(number.0);
     let xattrs = match Xattrs::parse_inode(&inode.tail, number) {
         Ok(xattrs) => xattrs,
-        // Without the magic there are no attributes, whatever else is there.
+        // Without the magic number there are no attributes, whatever else is there.
         Err(corrupt) if matches!(corrupt.problem, Problem::Magic { .. }) => Xattrs::EMPTY,
         Err(corrupt) => {
             found.report.corrupt(code_of(&corrupt), spot.clone(), &corrupt);
@@ -82,7 +82,7 @@ pub(crate) fn in_block(ctx: &Context, inode: &Inode, names: Vec<u64>, found: &mu
     0
 }
 
-/// The code for what `format` refused.
+/// The code for an error that `format` returned.
 fn code_of(corrupt: &Corrupt) -> Code {
     match corrupt.problem {
         Problem::Field { field: "e_name_len", .. } => Code::XattrName,
@@ -99,7 +99,7 @@ fn duplicates(xattrs: &Xattrs<'_>, spot: &Spot, found: &mut Found) {
     }
 }
 
-/// Checks each attribute of an area of an inode, which has a number and a generation.
+/// Checks each attribute of an area. The inode has the given number and generation.
 fn each(
     ctx: &Context,
     xattrs: &Xattrs<'_>,
@@ -170,7 +170,7 @@ fn overlaps(xattrs: &Xattrs<'_>, spot: &Spot, found: &mut Found) {
 
 /// Reads all attribute blocks, each once, in disk order.
 pub(crate) async fn blocks(ctx: &Context, found: &mut Found) {
-    // They are needed once more, for blocks with several owners.
+    // The uses are needed again for blocks with several owners.
     let uses = std::mem::take(&mut found.xattr_uses);
     let mut blocks: Vec<u64> = uses.iter().map(|one| one.block).collect();
     blocks.dedup();
@@ -211,10 +211,10 @@ fn one_block(ctx: &Context, at: u64, uses: &[XattrUse], block: Option<&[u8]>, fo
     }
     let before = found.value_uses.len();
     each(ctx, &block.xattrs, (number, uses[0].generation), &spot, found);
-    // A block counts once for each value, however many inodes share it.
+    // A value counts once for each block that uses it, however many inodes share the block.
     found.value_uses[before..].sort_unstable();
     let computed = block.computed_hash();
-    // Without a hash the block is not shared, which is no damage.
+    // A hash of 0 means that the block is not to be shared, which is not damage.
     if block.hash != 0 && block.hash != computed {
         let text = format!("h_hash is {:#010x}", block.hash);
         found.report.add(Code::XattrBlockHash, spot.clone(), text, format!("{computed:#010x}"));
@@ -246,7 +246,7 @@ pub(crate) async fn values(ctx: &Context, found: &mut Found) {
     }
     let uses = std::mem::take(&mut found.value_uses);
     let mut counts: BTreeMap<u32, u64> = BTreeMap::new();
-    // Values in Lustre's form, their users, and inodes with values of any other form.
+    // Values in Lustre's form, the users of such values, and inodes with values of any other form.
     let (mut lustre, mut uncharged, mut charged) = (Vec::new(), BTreeSet::new(), BTreeSet::new());
     for one in &uses {
         let spot = Spot::inode(one.number);
@@ -305,7 +305,7 @@ pub(crate) async fn values(ctx: &Context, found: &mut Found) {
     contents(ctx, &lustre, found).await;
 }
 
-/// Values that are read together.
+/// Number of values to read together.
 const VALUES: usize = 128;
 
 /// Checks the hashes of values, except of those in Lustre's form.
@@ -361,14 +361,15 @@ fn compare_hash(holder: &ValueHolder, computed: ChecksumSeed, found: &mut Found)
 /// Where a value lies.
 enum Pieces {
     Whole(Vec<(u64, u32)>),
-    /// Some blocks have other owners, too. This is reported, and they were read often enough.
+    /// Some blocks have other owners, too. This is reported elsewhere, and they were read often
+    /// enough.
     Shared,
-    /// Only so many blocks are mapped.
+    /// Only this many blocks are mapped.
     Missing(u64),
 }
 
 fn pieces<'a>(ctx: &Context, size: u64, runs: impl Iterator<Item = &'a Run>) -> Pieces {
-    // The size of a larger one is reported where it is used.
+    // The size of a larger value is reported where the value is used.
     let most = u64::from(extant_format::XATTR_VALUE_MAX);
     let blocks = size.min(most).div_ceil(ctx.source.block_bytes().to_u64());
     let (mut next, mut list) = (0, Vec::new());
@@ -397,7 +398,7 @@ fn pieces<'a>(ctx: &Context, size: u64, runs: impl Iterator<Item = &'a Run>) -> 
     }
 }
 
-/// Seed of the hashes of values, which volumes without checksums have, too.
+/// Seed of the hashes of values, which exists even on volumes without checksums.
 fn value_seed(ctx: &Context) -> ChecksumSeed {
     ctx.seed.unwrap_or_else(|| ChecksumSeed::from_uuid(&ctx.sb.uuid()))
 }

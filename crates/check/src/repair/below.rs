@@ -1,12 +1,12 @@
-//! The device as the overlay of a plan sees it.
+//! The device below the overlay of a plan.
 
 use extant_block::{Bio, Claim, Device, IoError, IoErrorKind, Limits, Op, Sector, Segment};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Only reads reach the device, in any sectors. Changes stay in the overlay above, so it does not
-/// matter whether the device could be written; and every claim is granted, for the caller of a
-/// repair holds that of the device itself.
+/// Passes on only reads, in units of sectors. Changes stay in the overlay above, so it does not
+/// matter whether the device is writable. Every claim is granted, because the caller of a repair
+/// holds the claim of the device itself.
 #[derive(Debug)]
 pub(super) struct Below {
     inner: Arc<dyn Device>,

@@ -1,4 +1,4 @@
-//! Repairs that checksums name: single flipped bits, and single lost fields of extent nodes.
+//! Repairs that checksums determine: single flipped bits, and single lost fields of extent nodes.
 
 use super::editor::Editor;
 use super::flips::{self, Flip};
@@ -13,10 +13,10 @@ use extant_format::{
 };
 use std::collections::BTreeSet;
 
-/// Nodes of a tree that are looked at for one finding.
+/// Maximum number of nodes of a tree to look at for one finding.
 const NODES_MAX: usize = 1 << 16;
 
-/// Repairs everything that a checksum proves; whether that changed anything.
+/// Repairs everything that a checksum proves; returns whether anything changed.
 pub(super) async fn repair(editor: &mut Editor<'_>, findings: &[Finding]) -> bool {
     if editor.seed().is_none() {
         return false;
@@ -59,7 +59,7 @@ const FLIPPED: &str = "flip back the bit that the checksum names";
 async fn inode(editor: &mut Editor<'_>, finding: &Finding) {
     let Some(number) = finding.spot.inode.map(InodeNumber) else { return };
     let Some(mut bytes) = editor.inode_bytes(number).await else { return };
-    // The short sum of an inode of 128 bytes names many bits.
+    // The 16-bit checksum of a 128-byte inode matches many bits.
     if bytes.len() <= 128 {
         return;
     }
@@ -78,7 +78,7 @@ async fn inode(editor: &mut Editor<'_>, finding: &Finding) {
     }
 }
 
-/// What the parents of a node say about it.
+/// What a node must contain according to its parents.
 struct Expected {
     depth: u16,
     range: BlockRange,
@@ -142,7 +142,7 @@ async fn extent_node(editor: &mut Editor<'_>, finding: &Finding) {
 }
 
 fn flipped_node(block: &mut [u8], seed: ChecksumSeed, is_sealed: impl Fn(&[u8]) -> bool) -> Option<Flip> {
-    // Where the checksum lies depends on these.
+    // The location of the checksum depends on these bytes.
     if let Some(flip) = flips::by_trial(block, 4..6, &is_sealed) {
         return Some(flip);
     }
@@ -151,7 +151,7 @@ fn flipped_node(block: &mut [u8], seed: ChecksumSeed, is_sealed: impl Fn(&[u8]) 
     by_checksum(seed.over(&block[..at]).0 ^ stored, at)
 }
 
-/// The flip in a message or in the checksum that follows it.
+/// Returns the flipped bit in a message, or in the checksum that follows it.
 fn by_checksum(off: u32, at: usize) -> Option<Flip> {
     let in_sum = || {
         let bit = off.is_power_of_two().then(|| off.trailing_zeros())?;
@@ -191,7 +191,7 @@ async fn directory_block(editor: &mut Editor<'_>, finding: &Finding) {
     if is_linear(&block) || is_indexed && is_node(&block) {
         return;
     }
-    // The entry that holds the checksum is the same in all blocks.
+    // The entry that holds the checksum has the same head in all blocks.
     let mut whole = block.clone();
     let sum: [u8; 4] = block.last_chunk().copied().unwrap_or_default();
     init_dirent_tail(&mut whole);
@@ -205,7 +205,7 @@ async fn directory_block(editor: &mut Editor<'_>, finding: &Finding) {
     if changed_tail == 0 {
         let off = seed.over(&block[..end]).0 ^ u32::from_le_bytes(sum);
         let flip = by_checksum(off, end).map(|flip| match flip.byte >= end {
-            // The sum lies behind the entry's head.
+            // The checksum follows the head of its entry.
             true => Flip { byte: flip.byte + 8, ..flip },
             false => flip,
         });

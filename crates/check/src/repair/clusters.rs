@@ -1,11 +1,11 @@
-//! Maps that break the rules of clusters.
+//! Realigns files whose maps break the cluster rules (`bigalloc`).
 
 use super::editor::Editor;
 use super::maps::{self, Map};
 use extant_format::{FileKind, Inode, InodeFlags};
 use std::collections::BTreeMap;
 
-/// Largest file that is realigned, in blocks.
+/// Maximum size of a file to realign, in blocks.
 const BLOCKS_MAX: u64 = 1 << 20;
 
 /// Moves each cluster of a file into one cluster of the volume, and copies the blocks that lie

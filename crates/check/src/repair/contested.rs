@@ -13,18 +13,18 @@ use std::collections::BTreeSet;
 /// Number of pointers to data blocks in an inode. Pointers to indirect blocks follow them.
 const DIRECT: usize = 12;
 
-/// What an owner has in a contested block.
+/// What proves that a contested block belongs to an owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Proof {
-    /// Its checksum is the owner's.
+    /// The block's checksum is the owner's.
     Checksum,
-    /// A part of a map or attributes, which would be lost with it.
+    /// The block looks like part of the owner's map or attributes, which would be lost with it.
     Structure,
     Directory,
     Data,
 }
 
-/// Copies contested blocks for all owners but one; whether that changed anything.
+/// Copies contested blocks for all owners but one; returns whether anything changed.
 pub(super) async fn repair(editor: &mut Editor<'_>, findings: &[&Finding]) -> bool {
     if editor.policy == Policy::Safe {
         return false;
@@ -69,7 +69,7 @@ async fn one_run(editor: &mut Editor<'_>, contested: &Contested) {
     editor.say(format!("copy the blocks for {whom}"), "");
 }
 
-/// What proves that blocks are an inode's.
+/// Returns the proof that blocks belong to an inode.
 async fn proof(editor: &Editor<'_>, inode: &Inode, range: &std::ops::Range<u64>) -> Proof {
     let map = maps::read(editor, inode).await;
     let seed = editor.seed().map(|seed| inode.checksum_seed(seed));
@@ -107,8 +107,8 @@ async fn proof(editor: &Editor<'_>, inode: &Inode, range: &std::ops::Range<u64>)
     Proof::Directory
 }
 
-/// Gives an inode copies of blocks in a range. One that keeps them gets copies only where it uses a
-/// block again. False if there is no space.
+/// Gives an inode copies of the blocks in a range. An inode that keeps the blocks gets copies only
+/// where it uses one of them a second time. Returns false if there is no space.
 async fn copy(
     editor: &mut Editor<'_>,
     number: InodeNumber,
@@ -185,7 +185,7 @@ async fn copy(
         return false;
     }
     if moves_nodes {
-        // The remaining pointers lead to nothing valid.
+        // The remaining pointers do not lead to anything valid.
         for bytes in inode.raw.i_block.chunks_exact_mut(4).skip(DIRECT) {
             let at = bytes.first_chunk().map_or(0, |bytes| u32::from_le_bytes(*bytes));
             if range.contains(&u64::from(at)) {
@@ -197,7 +197,7 @@ async fn copy(
     true
 }
 
-/// Gives a node of an extent tree another place. Block pointers are moved when they are written.
+/// Moves a node of an extent tree to another block. Block pointers are moved when they are written.
 async fn move_node(editor: &mut Editor<'_>, inode: &mut Inode, node: u64) -> bool {
     if !inode.flags().contains(InodeFlags::EXTENTS) {
         return true;

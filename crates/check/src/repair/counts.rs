@@ -10,7 +10,7 @@ use extant_format::{
     block_bitmap_checksum, inode_bitmap_checksum, set_bits,
 };
 
-/// Repairs all of them. Each step is made for the findings of a group or of the superblock.
+/// Repairs all of these. Each step is recorded for the findings of a group or of the superblock.
 pub(super) async fn repair(editor: &mut Editor<'_>, findings: &[&Finding]) -> bool {
     let allowed = |finding: &&&Finding| editor.policy == Policy::All || is_safe(finding.code);
     let findings: Vec<&Finding> = findings.iter().filter(allowed).copied().collect();
@@ -47,13 +47,13 @@ pub(super) async fn repair(editor: &mut Editor<'_>, findings: &[&Finding]) -> bo
     changed
 }
 
-/// Whether the inode bitmap has to say that an inode is in use.
+/// Whether the inode bitmap must mark an inode as in use.
 fn is_used(editor: &Editor<'_>, number: InodeNumber) -> bool {
     let is_reserved = number < editor.sb.first_inode() && number != InodeNumber::ROOT;
     is_reserved || editor.ctx.inodes.kind(number) != Kind::Unused
 }
 
-/// A bitmap with bits beyond the group set.
+/// Returns a bitmap in which the bits beyond the group are set.
 fn padded(mut bitmap: Vec<u8>, bits: u32) -> Vec<u8> {
     let all = u32::try_from(bitmap.len() * 8).unwrap_or(u32::MAX);
     set_bits(&mut bitmap, bits, all);
@@ -105,7 +105,7 @@ async fn one_group(editor: &mut Editor<'_>, group: Group) {
     if used > 0 {
         gd.flags -= GroupFlags::INODE_UNINIT;
     }
-    // What a bitmap that was never written stands for.
+    // What a bitmap that was never written implies.
     let implied = crate::groups::implied(editor.ctx, group.0);
     if gd.flags.contains(GroupFlags::BLOCK_UNINIT) && padded(implied, clusters) != blocks {
         gd.flags -= GroupFlags::BLOCK_UNINIT;
@@ -156,7 +156,7 @@ async fn superblock(editor: &mut Editor<'_>, findings: &[&Finding]) {
     raw.s_free_inodes_count = low(free_inodes).into();
     raw.s_state = ((raw.s_state.get() | STATE_VALID) & !STATE_ERROR).into();
     if is_wrong_overhead {
-        // Linux computes it when it is not there.
+        // Linux computes the overhead if the field is 0.
         raw.s_overhead_clusters = 0.into();
     }
     if let Some(now) = now.filter(|_| is_wrong_time) {
@@ -193,7 +193,7 @@ pub(super) async fn finish(editor: &mut Editor<'_>) -> bool {
     editor.end_step(&finding)
 }
 
-/// Removes the record of errors.
+/// Clears the record of errors.
 pub(super) fn clear_errors(sb: &mut Superblock) {
     let raw = sb.raw_mut();
     raw.s_error_count = 0.into();

@@ -11,7 +11,7 @@ use extant_format::{
 pub(super) struct Entry {
     pub(super) inode: u32,
     pub(super) name: Vec<u8>,
-    /// As stored.
+    /// The file kind, as stored.
     pub(super) kind: u8,
     /// Where it was found.
     pub(super) offset: usize,
@@ -41,8 +41,8 @@ fn entry_at(block: &[u8], at: usize) -> Option<Entry> {
     Some(Entry { inode, name: name.to_vec(), kind: block[at + 7], offset: at })
 }
 
-/// Reads a block's entries. Behind one that makes no sense it goes on where an entry names an inode
-/// of the kind that it says.
+/// Reads the entries of a block. After an entry that makes no sense, continues at the next place
+/// where an entry names an inode of the kind that the entry says.
 pub(super) fn salvage(editor: &Editor<'_>, block: &[u8]) -> Salvaged {
     let end = if has_dirent_tail(block) { block.len() - DIRENT_TAIL_BYTES } else { block.len() };
     let is_likely = |entry: &Entry| {
@@ -56,7 +56,7 @@ pub(super) fn salvage(editor: &Editor<'_>, block: &[u8]) -> Salvaged {
         is_kind && is_name
     };
     let mut salvaged = Salvaged { entries: Vec::new(), is_whole: true };
-    // Whether an entry begins here, if the length of the previous entry is right.
+    // Whether an entry begins at `at`, provided that the length of the previous entry is right.
     let (mut at, mut begins) = (0, true);
     while at + DIRENT_HEADER_BYTES < end {
         let record = decode_record_bytes(short(block, at + 4), block.len());
@@ -81,14 +81,14 @@ pub(super) fn salvage(editor: &Editor<'_>, block: &[u8]) -> Salvaged {
                 at += dirent_bytes(entry.name.len());
                 salvaged.entries.push(entry);
             }
-            // Its length is unreliable, too.
+            // The length of an entry that makes no sense is unreliable, too.
             _ => {
                 (salvaged.is_whole, begins) = (false, false);
                 at += 4;
             }
         }
     }
-    // The last entry ends where the checksum's begins, or the block.
+    // The last entry must end where the entry with the checksum begins, or at the end of the block.
     salvaged.is_whole &= at == end;
     salvaged
 }
@@ -97,7 +97,7 @@ fn kind_of(editor: &Editor<'_>, code: u8) -> u8 {
     if editor.sb.incompat().contains(Incompat::FILETYPE) { code } else { 0 }
 }
 
-/// Packs entries into a block. Also returns those that do not fit.
+/// Packs entries into a block. Also returns the entries that do not fit.
 pub(super) fn pack<'e>(
     editor: &Editor<'_>,
     entries: &'e [Entry],
@@ -117,7 +117,7 @@ pub(super) fn pack<'e>(
         at += need;
         count += 1;
     }
-    // The last one takes what is left.
+    // The last entry gets the remaining space.
     let last = last.unwrap_or(0);
     block[last + 4..last + 6].copy_from_slice(&encode_record_bytes(room - last).to_le_bytes());
     if let Some(seed) = seed {
@@ -126,7 +126,7 @@ pub(super) fn pack<'e>(
     (block, &entries[count..])
 }
 
-/// A block without names, or with `.` and `..` only.
+/// Returns a block without names, or with `.` and `..` only.
 pub(super) fn empty(
     editor: &Editor<'_>,
     dots: Option<(InodeNumber, InodeNumber)>,
@@ -138,7 +138,7 @@ pub(super) fn empty(
     pack(editor, &entries, seed).0
 }
 
-/// Puts an entry into a block, if there is room between those that are there.
+/// Puts an entry into a block, if there is room between the existing entries.
 pub(super) fn insert(editor: &Editor<'_>, block: &mut [u8], entry: &Entry) -> bool {
     let end = if has_dirent_tail(block) { block.len() - DIRENT_TAIL_BYTES } else { block.len() };
     let need = dirent_bytes(entry.name.len());

@@ -13,7 +13,7 @@ use extant_format::{
 };
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Repairs directories; whether that changed anything.
+/// Repairs directories; returns whether anything changed.
 pub(super) async fn repair(editor: &mut Editor<'_>, findings: &[&Finding]) -> bool {
     let mut changed = false;
     let mut blocks: BTreeMap<(u32, u32), Vec<&Finding>> = BTreeMap::new();
@@ -49,7 +49,7 @@ pub(super) async fn repair(editor: &mut Editor<'_>, findings: &[&Finding]) -> bo
         }
     }
     if changed {
-        // Entries are judged once it is known what is in use.
+        // The next check judges entries, once it is known what is in use.
         return true;
     }
     for ((number, logical), mine) in blocks {
@@ -64,14 +64,15 @@ pub(super) async fn repair(editor: &mut Editor<'_>, findings: &[&Finding]) -> bo
         let Some(finding) = mine.first() else { continue };
         if editor.end_step(finding) {
             changed = true;
-            // One change of the block repairs all of them.
+            // One change of the block repairs all of these findings.
             mine[1..].iter().for_each(|finding| editor.also(finding));
         }
     }
     changed
 }
 
-/// If an entry names an inode that only its flag makes the holder of a value, makes it a file.
+/// Turns the inode that an entry names into an ordinary file, if only its flag says that it holds a
+/// value.
 async fn keep_value(editor: &mut Editor<'_>, finding: &Finding) -> bool {
     let number = finding.found.rsplit(' ').next().and_then(|number| number.parse().ok()).map(InodeNumber);
     let Some(number) = number else { return false };
@@ -83,8 +84,8 @@ async fn keep_value(editor: &mut Editor<'_>, finding: &Finding) -> bool {
     true
 }
 
-/// If an entry names an inode that lies in the part of its table that is marked as unused, though
-/// it is in use, marks that part as used.
+/// If an entry names an inode that is in use, but lies in the part of the inode table that is
+/// marked as unused, marks that part as used.
 async fn widen(editor: &mut Editor<'_>, finding: &Finding) -> bool {
     let number = finding.found.split_whitespace().find_map(|word| word.trim_end_matches(',').parse().ok());
     let Some(number) = number.map(InodeNumber) else { return false };
@@ -115,7 +116,7 @@ async fn widen(editor: &mut Editor<'_>, finding: &Finding) -> bool {
     true
 }
 
-/// What becomes of an entry.
+/// What to do with an entry.
 enum Verdict {
     Keep,
     Drop,
@@ -123,7 +124,7 @@ enum Verdict {
     Rename(Vec<u8>),
 }
 
-/// What is to be done at certain offsets of a block.
+/// What to do with the entries at certain offsets of a block.
 #[derive(Default)]
 struct Orders {
     drop: BTreeSet<usize>,
@@ -185,7 +186,7 @@ fn unique(name: &[u8], taken: &BTreeSet<Vec<u8>>) -> Vec<u8> {
     name.to_vec()
 }
 
-/// Entries as they should be; whether any has another name or is gone, and whether any changed.
+/// Entries as they should be, whether any of them changed, and names that were removed or renamed.
 struct Judged {
     entries: Vec<Entry>,
     is_new_form: bool,
@@ -238,7 +239,7 @@ fn judge_all(editor: &Editor<'_>, dir: &Dir, found: Vec<Entry>, orders: &Orders)
     judged
 }
 
-/// Repairs a block of a directory.
+/// Repairs one block of a directory.
 async fn block(editor: &mut Editor<'_>, dir: &Dir, logical: u32, findings: &[&Finding]) {
     let number = InodeNumber(dir.number);
     let Some(mut inode) = editor.inode(number).await else { return };
@@ -310,7 +311,7 @@ async fn block(editor: &mut Editor<'_>, dir: &Dir, logical: u32, findings: &[&Fi
     editor.set_block(at, &bytes).await;
 }
 
-/// The root of an index, with `.` and `..` in it, or a node: only these two are repaired here.
+/// Repairs the root of an index, which contains `.` and `..`, or an inner node.
 async fn index_block(
     editor: &mut Editor<'_>,
     dir: &Dir,
@@ -343,11 +344,11 @@ async fn index_block(
     editor.set_block(at, &bytes).await;
 }
 
-/// Holes that are filled in any directory, even one with fewer blocks.
+/// Number of holes to fill in any directory, even one that has fewer blocks.
 const HOLES: u64 = 8;
 
-/// Closes the holes of a directory. If it has more holes than blocks, a block is mapped in the
-/// wrong place.
+/// Closes the holes of a directory. More holes than blocks mean that a block is mapped in the wrong
+/// place.
 pub(super) async fn close_holes(editor: &mut Editor<'_>, inode: &mut Inode, map: maps::Map) {
     let mut closed = maps::Map { nodes: map.nodes, ..maps::Map::default() };
     let mut next = 0;
@@ -356,7 +357,7 @@ pub(super) async fn close_holes(editor: &mut Editor<'_>, inode: &mut Inode, map:
         next += u64::from(extent.blocks);
     }
     if !inode.flags().contains(InodeFlags::EXTENTS) {
-        // Setting pointers leaves the old ones, so they are cleared first.
+        // Writing the map leaves pointers that it does not set, so clear them first.
         inode.raw.i_block = [0; 60];
     }
     if maps::write(editor, inode, &closed).await {
@@ -405,7 +406,7 @@ async fn inline(editor: &mut Editor<'_>, dir: &Dir, findings: &[&Finding]) {
         .ok()
         .and_then(|xattrs| xattrs.value_range_in_inode(extant_format::XattrName::INLINE_DATA));
     let orders = orders(findings);
-    // Keeps an entry if it should be kept. Returns whether something changes.
+    // Keeps an entry, unless it should be dropped. Returns whether something changes.
     let take = |mut entry: Entry, area: &mut [u8], kept: &mut Vec<Entry>| {
         match judge(editor, dir, &entry) {
             _ if orders.drop.contains(&entry.offset) => return true,
@@ -441,7 +442,7 @@ async fn inline(editor: &mut Editor<'_>, dir: &Dir, findings: &[&Finding]) {
             at += record;
         }
         for entry in dir_blocks::salvage(editor, &area[at..]).entries {
-            // After damage, entries are found as in blocks.
+            // Behind damage, search for entries as in a block.
             is_new_form |= take(Entry { offset: at + entry.offset, ..entry }, area, &mut kept);
         }
         if (is_new_form || at != area.len()) && area.len() >= 12 {

@@ -13,12 +13,12 @@ use extant_rt::Rt;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// A round of repairs: makes changes that the findings of one check ask for.
+/// One round of repairs: makes the changes that the findings of one check ask for.
 pub(super) struct Editor<'a> {
     pub(super) rt: &'a Rt,
     pub(super) survey: &'a Survey,
     pub(super) ctx: &'a Context,
-    /// As changed so far.
+    /// The superblock, as changed so far.
     pub(super) sb: Superblock,
     pub(super) device: &'a Arc<Deferred>,
     pub(super) policy: Policy,
@@ -26,12 +26,12 @@ pub(super) struct Editor<'a> {
     pub(super) steps: &'a mut Vec<Step>,
     /// Blocks that the current repair has changed.
     touched: BTreeSet<u64>,
-    /// What the current repair does and loses, if not what its code says.
+    /// What the current repair does and loses, if this differs from what its code says.
     action: Option<String>,
     lost: Option<String>,
     /// The first write that failed.
     pub(super) failed: Option<IoError>,
-    /// Why no repair can be made, besides what is left to find.
+    /// Why no repair can be made, apart from remaining findings.
     pub(super) obstacle: Option<String>,
     /// Directories whose indexes were dropped.
     pub(super) unindexed: BTreeSet<InodeNumber>,
@@ -82,7 +82,7 @@ impl<'a> Editor<'a> {
         self.sb.checksum_seed()
     }
 
-    /// Says what the current repair does, and what that loses.
+    /// Describes what the current repair does, and what that loses.
     pub(super) fn say(&mut self, action: impl Into<String>, lost: impl Into<String>) {
         self.action = Some(action.into());
         self.lost = Some(lost.into());
@@ -100,7 +100,8 @@ impl<'a> Editor<'a> {
         true
     }
 
-    /// Records a finding whose repair was part of the one before, if that changed anything.
+    /// Records a finding that was repaired together with the previous one, if that changed
+    /// anything.
     pub(super) fn also(&mut self, finding: &Finding) {
         let Some(last) = self.steps.last() else { return };
         if last.spot.inode == finding.spot.inode && last.spot.file_block == finding.spot.file_block {
@@ -109,7 +110,7 @@ impl<'a> Editor<'a> {
         }
     }
 
-    /// A block as changed so far; `None` if it cannot be read.
+    /// Returns a block as changed so far; `None` if it cannot be read.
     pub(super) async fn block(&self, at: u64) -> Option<Vec<u8>> {
         let start = at.checked_mul(self.block_len())?;
         let end = start.checked_add(self.block_len())?;
@@ -167,7 +168,8 @@ impl<'a> Editor<'a> {
         Some(bytes[at..at + usize::from(self.sb.inode_size())].to_vec())
     }
 
-    /// An inode, whatever its checksum; one whose extra fields make no sense has none.
+    /// Returns an inode, whatever its checksum. If its extra fields make no sense, the inode is
+    /// returned without them.
     pub(super) async fn inode(&self, number: InodeNumber) -> Option<Inode> {
         let mut bytes = self.inode_bytes(number).await?;
         if let Ok(inode) = Inode::parse_unchecked(&bytes, &self.sb, number) {
@@ -204,7 +206,7 @@ impl<'a> Editor<'a> {
         }
     }
 
-    /// The primary descriptor of a group.
+    /// Writes the primary descriptor of a group.
     pub(super) async fn set_descriptor(&mut self, group: Group, gd: &GroupDescriptor) {
         let per_block = self.sb.descriptors_per_block();
         let at = self.sb.descriptor_block(group.0 / per_block).0;
@@ -228,7 +230,7 @@ impl<'a> Editor<'a> {
         self.ctx.claims.is_shared(at, 1).0
     }
 
-    /// The first cluster from one on that is neither claimed nor lost.
+    /// The first cluster at or after this one that is neither claimed nor lost.
     fn unused(&self, from: u64) -> Option<u64> {
         let mut at = from;
         loop {

@@ -1,14 +1,14 @@
 //! Flipped bits, found by the checksum that they broke.
 //!
-//! CRC-32C is linear: a change of the message changes the checksum by something that depends on the
-//! change and its distance from the end only. Those of all single bits differ in messages of up to
-//! 64 KiB, so what a wrong checksum is off by names the bit. The same arithmetic gives the value of
-//! a 32-bit field that makes a checksum right.
+//! CRC-32C is linear: how a change of the message changes the checksum depends only on the change
+//! and its distance from the end. In messages of up to 64 KiB, every single bit changes the
+//! checksum differently, so the difference from the right checksum identifies the flipped bit. The
+//! same arithmetic gives the value of a 32-bit field that makes a checksum right.
 
 /// The reflected polynomial of CRC-32C.
 const POLYNOMIAL: u32 = 0x82f6_3b78;
 
-/// What a register held before it took in a zero byte.
+/// The register's value before a zero byte was processed.
 fn before_zero(register: u32) -> u32 {
     (0..8).fold(register, |register, _| match register & 0x8000_0000 {
         0 => register << 1,
@@ -23,7 +23,7 @@ pub(super) struct Flip {
     pub(super) mask: u8,
 }
 
-/// The bit of a message whose flip changes the checksum by `off`, if there is one.
+/// Returns the bit of a message whose flip changes the checksum by `off`, if there is one.
 pub(super) fn of_message(off: u32, message_bytes: usize) -> Option<Flip> {
     let mut register = off;
     for byte in (0..message_bytes).rev() {
@@ -37,8 +37,8 @@ pub(super) fn of_message(off: u32, message_bytes: usize) -> Option<Flip> {
     None
 }
 
-/// What to change each 32-bit field of a message by, so that the checksum changes by `off`: offset
-/// and change (little-endian), from the end.
+/// Returns by how much to change each 32-bit field of a message so that the checksum changes by
+/// `off`: offset and change (little-endian), starting from the end.
 pub(super) fn of_fields(off: u32, message_bytes: usize) -> impl Iterator<Item = (usize, u32)> {
     let mut register = off;
     (0..message_bytes).rev().filter_map(move |byte| {
@@ -47,7 +47,8 @@ pub(super) fn of_fields(off: u32, message_bytes: usize) -> impl Iterator<Item = 
     })
 }
 
-/// Tries all flips in some bytes of a block; the one after which `is_right`, if there is one.
+/// Tries all flips in some bytes of a block; returns the one that makes `is_right` true, if there
+/// is one.
 pub(super) fn by_trial(
     block: &mut [u8],
     bytes: impl Iterator<Item = usize>,

@@ -9,9 +9,9 @@ use extant_fs::{Error, Protection};
 use extant_rt::{Nanos, Rt};
 use std::sync::Arc;
 
-/// Memory for the blocks of a guard that only looks, in bytes.
+/// Memory for the blocks of a guard that does not write, in bytes.
 const LOOK_BYTES: u64 = 1 << 20;
-/// How long a damaged block is watched: twice the default interval of its writers and a second.
+/// How long to watch a damaged block: twice the default update interval, plus a second.
 const WATCHED: Nanos = Nanos::from_secs(11);
 
 /// Holds a volume's multiple-mount protection during a repair, and keeps counting until it is
@@ -29,10 +29,11 @@ impl Guard {
         Self { rt: rt.clone(), protection: None, at_bytes: 0 }
     }
 
-    /// Takes the volume on `device`, which the caller has claimed. Volumes without protection need
-    /// none. With `writes` false, other users are looked for, and nothing is written.
+    /// Takes the volume on `device`, which the caller has claimed. On a volume without protection,
+    /// there is nothing to hold. With `writes` false, only looks for other users, and writes
+    /// nothing.
     ///
-    /// A protection block that is damaged, and does not change for some seconds, protects nothing.
+    /// A damaged protection block that does not change for some seconds is ignored.
     ///
     /// # Errors
     /// Another host uses the volume, which may take some seconds to find out.
@@ -56,7 +57,7 @@ impl Guard {
                 rt.sleep(WATCHED).await;
                 match read(&*own, start, sb.block_size().byte_len()).await?[..] == before[..] {
                     true => Ok(free),
-                    // Its name cannot be read.
+                    // The host's name cannot be read.
                     false => Err(Error::InUse { by: "a program".into(), host: "an unknown host".into() }),
                 }
             }
@@ -64,7 +65,7 @@ impl Guard {
         }
     }
 
-    /// The block that it counts in, by its first byte.
+    /// Byte offset of the block that the guard counts in.
     pub fn counter_at(&self) -> Option<u64> {
         self.protection.is_some().then_some(self.at_bytes)
     }
@@ -72,15 +73,16 @@ impl Guard {
     /// Whether the volume is still ours.
     ///
     /// # Errors
-    /// Another host has taken it, or may have, because this process stood still for too long.
+    /// Another host has taken the volume, or may have, because this process stood still for too
+    /// long.
     pub fn check(&self) -> Result<(), Error> {
         self.protection.as_ref().map_or(Ok(()), Protection::check)
     }
 
-    /// Gives the volume back, after everything was written.
+    /// Releases the volume, after everything was written.
     ///
     /// # Errors
-    /// Another host has taken it, or the block cannot be written.
+    /// Another host has taken the volume, or the block cannot be written.
     pub async fn release(self) -> Result<(), Error> {
         match self.protection {
             Some(protection) => protection.release(self.rt.wall_clock()).await,
@@ -89,7 +91,7 @@ impl Guard {
     }
 }
 
-/// The superblock, or a backup if it is damaged. `None` if the volume has no protection.
+/// Returns the superblock, or a backup if it is damaged; `None` if the volume has no protection.
 async fn protected(device: &Arc<dyn Device>) -> Option<Superblock> {
     let limits = Arc::new(Limits::new(None, Default::default()));
     let bytes = read_at(device, &limits, PRIMARY_OFFSET).await;

@@ -1,4 +1,5 @@
-//! Repairs drop a damaged directory index, mend the entries, and build the index again at the end.
+//! Directory indexes: a damaged index is dropped, the entries are repaired, and the index is built
+//! again at the end.
 
 use super::dir_blocks::{self, Entry};
 use super::editor::Editor;
@@ -11,7 +12,7 @@ use extant_format::{
 };
 use std::collections::BTreeSet;
 
-/// Makes an indexed directory linear. Linux and e2fsck read it all the same.
+/// Makes an indexed directory linear. Linux and e2fsck can still read it.
 pub(super) async fn drop_index(editor: &mut Editor<'_>, number: InodeNumber) {
     let Some(mut inode) = editor.inode(number).await else { return };
     if !inode.flags().contains(InodeFlags::INDEX) {
@@ -123,7 +124,7 @@ async fn build(editor: &mut Editor<'_>, number: InodeNumber) {
     editor.say("build the index of the directory anew", "");
 }
 
-/// The parent of a directory, its names ordered by hash, and the hash function.
+/// Returns the parent of a directory, its names ordered by hash, and the hash function.
 async fn hashed(
     editor: &Editor<'_>,
     inode: &Inode,
@@ -154,8 +155,8 @@ async fn hashed(
     Some((parent?, names, version))
 }
 
-/// The root and nodes of an index; `lowest` has the lowest hash of each leaf. `None` if there are
-/// more leaves than an index holds.
+/// Builds the root and nodes of an index; `lowest` contains the lowest hash of each leaf. Returns
+/// `None` if there are more leaves than an index can hold.
 fn nodes(
     editor: &Editor<'_>,
     mut info: DxRootInfo,
@@ -165,7 +166,7 @@ fn nodes(
     let cx = htree_context(editor.ctx, info.dir.0, 0);
     let len = editor.block_bytes();
     let (in_root, in_node) = (cx.root_limit(len), cx.node_limit(len));
-    // Nodes of each level below the root, top first.
+    // Number of nodes on each level below the root, top first.
     let mut levels: Vec<usize> = Vec::new();
     while levels.first().copied().unwrap_or(lowest.len()) > in_root {
         levels.insert(0, levels.first().copied().unwrap_or(lowest.len()).div_ceil(in_node));
@@ -198,13 +199,13 @@ fn nodes(
     Some(blocks)
 }
 
-/// The first blocks of a directory, and new ones behind them. `None` if there is no space.
+/// Returns the first blocks of a directory, followed by new ones; `None` if there is no space.
 fn places(editor: &mut Editor<'_>, map: &maps::Map, blocks: usize) -> Option<maps::Map> {
     let mut new = maps::Map { nodes: map.nodes.clone(), ..maps::Map::default() };
     for logical in 0..u32::try_from(blocks).ok()? {
         let at = match map.place(logical) {
             Some(at) => at,
-            // The directory would get a whole cluster for one block.
+            // Each new block would take a whole cluster.
             None if editor.sb.blocks_per_cluster() > 1 => return None,
             None => editor.allocate(new.extents.last().map_or(0, |extent| extent.physical.0))?,
         };

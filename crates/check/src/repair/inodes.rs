@@ -52,8 +52,8 @@ pub(super) async fn repair(editor: &mut Editor<'_>, finding: &Finding) {
     }
 }
 
-/// Inodes that are beyond repair: the checksum is wrong by more than one bit, the map is invalid,
-/// and so are the mode or several other fields.
+/// Finds inodes that are beyond repair: the checksum is wrong by more than one bit, the map is
+/// invalid, and so are the mode or several other fields.
 pub(super) async fn garbage(editor: &Editor<'_>, findings: &[&Finding]) -> BTreeSet<u32> {
     let mut codes: BTreeMap<u32, BTreeSet<Code>> = BTreeMap::new();
     for finding in findings {
@@ -92,9 +92,9 @@ fn has_sound_map(editor: &Editor<'_>, inode: &Inode) -> bool {
     is_tree || pointers().all(may_be) || is_target
 }
 
-/// What Linux or e2fsprogs give no meaning.
+/// Returns the flags without those that have no meaning to Linux or e2fsprogs.
 fn unknown_flags(sb: &Superblock, finding: &Finding, flags: u32) -> u32 {
-    // The check names the bits.
+    // The text of the finding contains the unknown bits.
     let named = finding.found.rsplit("0x").next().and_then(|hex| u32::from_str_radix(hex, 16).ok());
     let mut unknown = named.unwrap_or(0);
     if !sb.incompat().contains(Incompat::ENCRYPT) {
@@ -106,7 +106,7 @@ fn unknown_flags(sb: &Superblock, finding: &Finding, flags: u32) -> u32 {
 async fn field(editor: &mut Editor<'_>, finding: &Finding, inode: &mut Inode) {
     let sb = editor.sb.clone();
     match finding.code {
-        // Sealed when it is written; single flips were put right before.
+        // The checksum is set when the inode is written; single flipped bits were repaired before.
         Code::InodeChecksum => editor.say("reseal it; its other fields agree with the rest", ""),
         Code::InodeSpecial => {
             inode.set_size(0);
@@ -134,7 +134,7 @@ async fn field(editor: &mut Editor<'_>, finding: &Finding, inode: &mut Inode) {
             *inode = Inode::new(number, &sb);
         }
         Code::MapForm => form(editor, inode).await,
-        // The repair of another finding has cleared the flag.
+        // The repair of another finding has already cleared the flag.
         Code::InlineData | Code::InlineSize if !inode.flags().contains(InodeFlags::INLINE_DATA) => {}
         Code::InlineData | Code::InlineSize if is_tree_without_data(&sb, inode) => {
             let flags = (inode.flags() - InodeFlags::INLINE_DATA) | InodeFlags::EXTENTS;
@@ -159,7 +159,7 @@ async fn field(editor: &mut Editor<'_>, finding: &Finding, inode: &mut Inode) {
 /// Whether an inode has lost its count of links but was not deleted. A deletion would have set the
 /// time of deletion and removed the entry that still names the inode.
 async fn is_still_named(editor: &mut Editor<'_>, inode: &Inode) -> bool {
-    /// Most searches in one repair. Each search reads all directories.
+    /// Maximum number of searches in one repair. Each search reads all directories.
     const MOST: u32 = 256;
     editor.looks += 1;
     inode.raw.i_dtime.get() == 0
@@ -170,7 +170,7 @@ async fn is_still_named(editor: &mut Editor<'_>, inode: &Inode) -> bool {
         && entry_kind(editor, inode.number).await == inode.kind()
 }
 
-/// A time of deletion that does not look like a link of the orphan list.
+/// Returns a deletion time that does not look like a link of the orphan list.
 fn deletion_time(editor: &Editor<'_>) -> u32 {
     let now = editor.now.and_then(|now| u32::try_from(now).ok());
     now.unwrap_or_else(|| editor.sb.raw().s_wtime.get()).max(editor.sb.inodes_count())
@@ -215,7 +215,8 @@ fn flags(sb: &Superblock, inode: &mut Inode) {
     inode.raw.i_flags = flags.bits().into();
 }
 
-/// Sets the usual size of the extra fields where attributes begin behind it, or the one that does.
+/// Sets the size of the extra fields: the usual size, or, if attributes begin behind another size,
+/// that one.
 async fn extra_size(editor: &mut Editor<'_>, inode: &mut Inode) {
     let Some(bytes) = editor.inode_bytes(inode.number).await else { return };
     let rest = &bytes[128..];
@@ -254,7 +255,8 @@ fn times(inode: &mut Inode) {
     }
 }
 
-/// Finds the kind of an inode whose mode has none, or one that its place does not allow.
+/// Finds the kind of an inode whose mode has no valid kind, or one that is not allowed for this
+/// inode.
 async fn mode(editor: &mut Editor<'_>, inode: &mut Inode) {
     let number = inode.number;
     if editor.sb.is_own_inode(number) || number < editor.sb.first_inode() && number != InodeNumber::ROOT {
@@ -285,7 +287,7 @@ async fn mode(editor: &mut Editor<'_>, inode: &mut Inode) {
     editor.say(format!("take {by}"), "");
 }
 
-/// The kind in the first entry that names an inode.
+/// Returns the kind in the first entry that names an inode.
 async fn entry_kind(editor: &Editor<'_>, number: InodeNumber) -> Option<FileKind> {
     let all = &editor.survey.all;
     for item in &all.items {
@@ -304,7 +306,7 @@ async fn entry_kind(editor: &Editor<'_>, number: InodeNumber) -> Option<FileKind
     None
 }
 
-/// Sets the flags that the contents of the map prove.
+/// Sets the flags according to what the map contains.
 async fn form(editor: &mut Editor<'_>, inode: &mut Inode) {
     let flags = inode.flags();
     let cx_sb = editor.sb.clone();
@@ -319,7 +321,7 @@ async fn form(editor: &mut Editor<'_>, inode: &mut Inode) {
         }
     } else if has(InodeFlags::EXTENTS) && inode.kind() == Some(FileKind::Symlink) {
         match is_tree {
-            // Its target is in a block, and longer than the size says.
+            // The target is in a block, and is longer than the size says.
             true => {
                 let map = maps::read(editor, inode).await;
                 if let Some(first) = map.place(0)
@@ -347,7 +349,8 @@ async fn form(editor: &mut Editor<'_>, inode: &mut Inode) {
     inode.raw.i_flags = new.bits().into();
 }
 
-/// An extent root that cannot be parsed: a header that lost a field, block pointers, or nothing.
+/// Repairs an extent root that cannot be parsed. It may be a header that lost a field, block
+/// pointers, or nothing.
 async fn root(editor: &mut Editor<'_>, inode: &mut Inode) {
     let sb = editor.sb.clone();
     let cx = ExtentContext::root(&sb, inode.number);
@@ -362,7 +365,7 @@ async fn root(editor: &mut Editor<'_>, inode: &mut Inode) {
             return editor.say("write the tree anew, which was too deep", "");
         }
     }
-    // The header with its constants restored; entries tell how many there are.
+    // Restore the constants of the header, and count the entries.
     for depth in [u16::from_le_bytes([map[6], map[7]]), 0, 1] {
         for count in (1..=4_u8).rev() {
             let mut tried = map;
@@ -391,7 +394,7 @@ async fn root(editor: &mut Editor<'_>, inode: &mut Inode) {
     inode.raw.i_block = empty;
 }
 
-/// Whether the nodes or blocks that a root leads to can be its own.
+/// Whether the nodes or blocks that a root leads to can belong to this inode.
 async fn is_plausible(editor: &Editor<'_>, map: &[u8; 60], cx: &ExtentContext<'_>) -> bool {
     match ExtentNode::parse(map, cx) {
         Ok(ExtentNode::Leaf(extents)) => extents.iter().all(|extent| {
@@ -418,7 +421,7 @@ fn is_tree_without_data(sb: &Superblock, inode: &Inode) -> bool {
     is_tree && sb.incompat().contains(Incompat::EXTENTS) && xattrs.get(XattrName::INLINE_DATA).is_none()
 }
 
-/// Cuts a file with its data in the inode to what is there.
+/// Cuts a file with data in the inode to the data that is there.
 fn inline(editor: &mut Editor<'_>, inode: &mut Inode) {
     let xattrs = Xattrs::parse_inode(&inode.tail, inode.number).unwrap_or(Xattrs::EMPTY);
     let is_directory = inode.kind() == Some(FileKind::Directory);
@@ -426,10 +429,10 @@ fn inline(editor: &mut Editor<'_>, inode: &mut Inode) {
         Some(XattrValue::Bytes(value)) => Some(u64::try_from(value.len()).unwrap_or(0)),
         Some(XattrValue::Inode { .. }) => None,
         None => {
-            // An empty one says that all of the data is in the map.
+            // An empty attribute means that all of the data is in the map.
             let mut all: Vec<_> = xattrs.iter().collect();
             all.push(extant_format::Xattr::new(XattrName::INLINE_DATA, b""));
-            // Without extra fields, Linux looks for no attributes.
+            // Linux ignores attributes in an inode without extra fields.
             let adds = inode.extra.i_extra_isize.get() == 0 && inode.tail.len() > LEAST_EXTRA;
             let mut tail = vec![0; inode.tail.len() - if adds { LEAST_EXTRA } else { 0 }];
             if extant_format::write_inode_xattrs(&mut tail, &all).is_ok() {
@@ -451,8 +454,8 @@ fn inline(editor: &mut Editor<'_>, inode: &mut Inode) {
     editor.say("keep what is in the inode", "what is not there");
 }
 
-/// Gives a file whose size is larger than its data in the inode a map, with a hole behind the data,
-/// as which Linux reads it. mke2fs makes such files of zeros.
+/// Gives a file with data in the inode a map, if its size is larger than the data. The map has a
+/// hole behind the data, which is how Linux reads the file. mke2fs makes such files of zeros.
 async fn outsize(editor: &mut Editor<'_>, inode: &mut Inode) {
     let xattrs = Xattrs::parse_inode(&inode.tail, inode.number).unwrap_or(Xattrs::EMPTY);
     let beyond = match xattrs.get(XattrName::INLINE_DATA).map(|xattr| xattr.value) {
@@ -488,10 +491,10 @@ async fn outsize(editor: &mut Editor<'_>, inode: &mut Inode) {
     }
 }
 
-/// Bytes of all extra fields of an inode that there are.
+/// Size of all extra fields that are defined.
 const LEAST_EXTRA: usize = 32;
 
-/// Cuts a symbolic link to what is readable.
+/// Cuts a symbolic link to the part of its target that is readable.
 async fn symlink(editor: &mut Editor<'_>, inode: &mut Inode) {
     let flags = inode.flags();
     if flags.contains(InodeFlags::INLINE_DATA) {
@@ -519,7 +522,7 @@ async fn symlink(editor: &mut Editor<'_>, inode: &mut Inode) {
     let (bytes, at) = match is_short {
         true => (inode.map().to_vec(), None),
         false => {
-            // Without a block nothing is left of it.
+            // If the block is lost, nothing of the target is left.
             let block = match map.place(0) {
                 Some(at) => editor.block(at).await.map(|block| (block, Some(at))),
                 None => None,
@@ -530,7 +533,7 @@ async fn symlink(editor: &mut Editor<'_>, inode: &mut Inode) {
     let end = bytes.iter().position(|&byte| byte == 0).unwrap_or(bytes.len() - 1);
     let end = end.min(bytes.len() - 1);
     if end == 0 {
-        // A link to nowhere still has its name.
+        // Keep the link under its name, though it leads nowhere.
         inode.raw.i_block = [0; 60];
         inode.raw.i_block[0] = b'?';
         inode.raw.i_flags = (flags - InodeFlags::EXTENTS).bits().into();
@@ -560,11 +563,11 @@ async fn symlink(editor: &mut Editor<'_>, inode: &mut Inode) {
     }
 }
 
-/// Repairs a size or a count of blocks.
+/// Repairs a size or a block count.
 pub(super) async fn size(editor: &mut Editor<'_>, finding: &Finding) {
     let Some(number) = finding.spot.inode.map(InodeNumber) else { return };
     let Some(mut inode) = editor.inode(number).await else { return };
-    // Part of the map is gone: what is left is shorter than the inode says.
+    // Part of the map is lost: the remaining map is shorter than the inode says.
     let is_short = match (finding.code, finding.value) {
         (Code::InodeBlocks, Some(count)) => inode.blocks_512(&editor.sb) > count,
         _ => inode.kind() == Some(FileKind::Directory),
@@ -583,7 +586,7 @@ pub(super) async fn size(editor: &mut Editor<'_>, finding: &Finding) {
         Some(FileKind::Directory) => {
             let mut map = map;
             if map.end() == 0 {
-                // One without blocks gets an empty one.
+                // A directory without blocks gets an empty one.
                 let Some(at) = editor.allocate(0) else { return };
                 let seed = editor.seed().map(|seed| inode.checksum_seed(seed));
                 let parent = super::dir_blocks::parent_of(editor, number);
@@ -595,7 +598,7 @@ pub(super) async fn size(editor: &mut Editor<'_>, finding: &Finding) {
                 }
                 inode.set_size(block);
             } else if map.end() * block > u64::from(u32::MAX) {
-                // Larger than any directory, so a block is mapped in the wrong place.
+                // No directory is this large, so a block is mapped in the wrong place.
                 return super::dirs::close_holes(editor, &mut inode, map).await;
             } else {
                 inode.set_size(map.end() * block);
@@ -616,13 +619,13 @@ pub(super) async fn size(editor: &mut Editor<'_>, finding: &Finding) {
     editor.set_inode(&inode).await;
 }
 
-/// Whether a size is more than block pointers can map.
+/// Whether a size is larger than block pointers can map.
 fn is_beyond(editor: &Editor<'_>, size: u64) -> bool {
     let most = extant_format::indirect_capacity(editor.sb.block_size());
     size > most.saturating_mul(editor.block_len())
 }
 
-/// Sets a count of links.
+/// Sets a link count.
 pub(super) async fn links(editor: &mut Editor<'_>, finding: &Finding) {
     let (Some(number), Some(count)) = (finding.spot.inode.map(InodeNumber), finding.value) else { return };
     let is_directory = editor.ctx.inodes.kind(number) == Kind::File(2);

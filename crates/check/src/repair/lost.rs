@@ -1,7 +1,7 @@
 //! Finds blocks that lost their parent, and puts them back into their file.
 //!
 //! A block in use that no inode claims is either leaked or lost. With `metadata_csum`, checksums of
-//! extent nodes and directory blocks cover the inode's number and generation, so they tell the
+//! extent nodes and directory blocks cover the inode's number and generation, so they identify the
 //! owner. A node is put back only if all blocks that it maps are lost too, and if the file maps
 //! nothing else there. This rules out old copies of nodes that are still in use.
 
@@ -20,7 +20,7 @@ use extant_format::{
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// Most lost blocks that are searched for nodes: 4 GiB with blocks of 4 KiB.
+/// Maximum number of lost blocks to search for nodes: 4 GiB with blocks of 4 KiB.
 const READ_MAX: u64 = 1 << 20;
 
 /// Finds the lost clusters, in the groups where findings report leaked blocks.
@@ -61,7 +61,7 @@ pub(super) async fn survey(editor: &mut Editor<'_>, findings: &[Finding]) {
 }
 
 /// Reads the lost blocks once, and lists those that look like extent leaves or directory blocks, by
-/// what their checksums tell.
+/// the owner's checksum seed.
 async fn candidates(editor: &mut Editor<'_>) -> Arc<Candidates> {
     if let Some(read) = &editor.unclaimed.read {
         return read.clone();
@@ -112,7 +112,7 @@ pub(super) async fn restore(editor: &mut Editor<'_>, inode: &mut Inode) -> bool 
     let leaves = lost_leaves(editor, inode, &map).await;
     let nodes = leaves.len();
     for leaf in leaves {
-        // Its block is used again for the new tree.
+        // The leaf's block is used again for the new tree.
         let cluster = editor.ctx.claims.cluster(VolumeBlock(leaf.at));
         editor.ctx.claims.claim(cluster, 1);
         editor.unclaimed.take(cluster, cluster + 1);
@@ -121,7 +121,7 @@ pub(super) async fn restore(editor: &mut Editor<'_>, inode: &mut Inode) -> bool 
     }
     map.extents.sort_by_key(|extent| extent.logical.0);
     let blocks = match inode.kind() {
-        // With clusters it is unknown which blocks belong together.
+        // With bigalloc, it is unknown which blocks belong together.
         Some(FileKind::Directory) if editor.sb.blocks_per_cluster() == 1 => {
             lost_dir_blocks(editor, inode, &map).await
         }
@@ -163,7 +163,7 @@ struct Leaf {
 }
 
 impl Leaf {
-    /// Whether both map the same block, or one maps the other's own.
+    /// Whether both leaves map the same block, or one maps the block of the other.
     fn clashes(&self, other: &Self) -> bool {
         let places = |extent: &Extent| extent.physical.0..extent.physical.0 + u64::from(extent.blocks);
         let holds = |leaf: &Self, at: u64| leaf.extents.iter().any(|extent| places(extent).contains(&at));
@@ -282,7 +282,7 @@ async fn lost_dir_blocks(editor: &mut Editor<'_>, inode: &Inode, map: &Map) -> V
     }
     let mut found = Vec::new();
     if free.peek() == Some(&0) {
-        // Without its first block a directory gets a new one; the others are still good.
+        // A directory whose first block is lost gets a new one; its other blocks are still good.
         free.next();
         found.extend(first.map(|at| (0, at)));
     }
@@ -296,7 +296,7 @@ fn names_of(editor: &Editor<'_>, block: &[u8]) -> Vec<Vec<u8>> {
     names.filter(|name| !matches!(&name[..], b"." | b"..")).collect()
 }
 
-/// The root directory, found by its blocks. Its generation is zero as mke2fs makes it.
+/// Finds the root directory by its blocks. Its generation is zero, as mke2fs makes it.
 pub(super) async fn root(editor: &mut Editor<'_>) -> Option<Inode> {
     let mut root = Inode::new(InodeNumber::ROOT, &editor.sb);
     root.raw.i_mode = (FileKind::Directory.mode_bits() | 0o755).into();

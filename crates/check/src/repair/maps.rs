@@ -1,4 +1,4 @@
-//! Maps of files: what is wrong in place, and whole trees written anew.
+//! Maps of files: repairs maps in place, and writes whole trees anew.
 
 use super::editor::Editor;
 use super::flips;
@@ -39,7 +39,7 @@ impl Map {
         Some(extent.physical.0 + u64::from(logical - extent.logical.0))
     }
 
-    /// Adds a run behind those that are there.
+    /// Adds a run behind the existing ones.
     pub(super) fn push(&mut self, logical: u64, physical: u64, blocks: u32, unwritten: bool) {
         let Ok(first) = u32::try_from(logical) else { return };
         if let Some(last) = self.extents.last_mut()
@@ -86,7 +86,7 @@ impl Map {
     }
 }
 
-/// Nodes of a map that are read for one file.
+/// Maximum number of map nodes to read for one file.
 const NODES_MAX: usize = 1 << 16;
 
 /// Reads a file's map, as far as it makes sense.
@@ -146,7 +146,7 @@ pub(super) async fn read(editor: &Editor<'_>, inode: &Inode) -> Map {
     map
 }
 
-/// Puts an inode's map right in place: what makes no sense becomes a hole. The inode is changed in
+/// Repairs an inode's map in place: what makes no sense becomes a hole. The inode is changed in
 /// memory only.
 pub(super) async fn mend(editor: &mut Editor<'_>, inode: &mut Inode) {
     if inode.flags().contains(InodeFlags::INLINE_DATA) {
@@ -177,8 +177,8 @@ pub(super) async fn mend(editor: &mut Editor<'_>, inode: &mut Inode) {
 
 type Mended<'a> = Pin<Box<dyn Future<Output = Option<(ExtentNode, bool)>> + Send + 'a>>;
 
-/// Puts a node and those below it right. Returns it, and whether it changed; `None` if nothing in
-/// it makes sense.
+/// Repairs a node and those below it. Returns the node, and whether it changed; `None` if nothing
+/// in it makes sense.
 fn mend_node<'a>(
     editor: &'a mut Editor<'_>,
     inode: &'a Inode,
@@ -192,7 +192,7 @@ fn mend_node<'a>(
             Err(_) => sorted(&bytes, &cx)?,
         };
         let mut changed = !damaged.is_empty() || ExtentNode::parse(&bytes, &cx).ok().as_ref() != Some(&node);
-        // e2fsck wants room for all entries that fit, or for up to two fewer.
+        // e2fsck expects room for all entries that fit, or for up to two fewer.
         let room = ExtentNode::capacity(bytes.len(), false);
         changed |= ExtentNode::stored_capacity(&bytes) + 2 < room;
         let (depth, entries) = match node {
@@ -222,7 +222,8 @@ fn mend_node<'a>(
                 kept.push(entries[n]);
                 continue;
             }
-            // The first block may lie before what the parent says, but not in its elder sibling.
+            // The node's first block may lie before the start that its parent says, but not within
+            // its previous sibling.
             let start = kept.last().map_or(cx.range.start, |last| u64::from(last.logical.0) + 1);
             let below = ExtentContext { range: BlockRange::new(start, below.range.end), ..below };
             let Some(block) = editor.block(child.0).await else {
@@ -273,13 +274,13 @@ async fn write_node(
     editor.set_block(at, &block).await;
 }
 
-/// The extents of a leaf that lie within the volume. Where two map the same blocks of the file, the
-/// one that comes first on the disk does, as in e2fsck.
+/// Returns the extents of a leaf that lie within the volume. If two map the same blocks of the
+/// file, the one that comes first on the disk wins, as in e2fsck.
 fn in_disk_order(bytes: &[u8], cx: &ExtentContext<'_>) -> Vec<Extent> {
     let count = usize::from(u16::from_le_bytes([bytes[2], bytes[3]]));
     let mut kept: Vec<Extent> = Vec::new();
     for chunk in bytes[12..].chunks_exact(12).take(count) {
-        // A node of its own has no neighbours to contradict.
+        // Parse each extent alone, so that it cannot contradict its neighbours.
         let mut alone = [0; 60];
         alone[..12].copy_from_slice(&[0x0a, 0xf3, 1, 0, 4, 0, 0, 0, 0, 0, 0, 0]);
         alone[12..24].copy_from_slice(chunk);
@@ -314,7 +315,7 @@ fn in_disk_order(bytes: &[u8], cx: &ExtentContext<'_>) -> Vec<Extent> {
     kept
 }
 
-/// All extents below a root, however deep its nodes say they are.
+/// All extents below a root, whatever depth its nodes claim.
 pub(super) async fn gather(editor: &Editor<'_>, inode: &Inode) -> Vec<Extent> {
     let sb = editor.sb.clone();
     let cx = ExtentContext::root(&sb, inode.number);
@@ -396,8 +397,8 @@ async fn mend_pointers(editor: &mut Editor<'_>, inode: &mut Inode) {
     }
 }
 
-/// Writes a file's map anew. Blocks of the old one are used again where nobody else claims them.
-/// False if there is no space; then nothing has changed.
+/// Writes a file's map anew. Reuses the blocks of the old map that nobody else claims. Returns
+/// false if there is no space; nothing has changed then.
 pub(super) async fn write(editor: &mut Editor<'_>, inode: &mut Inode, map: &Map) -> bool {
     if !inode.flags().contains(InodeFlags::EXTENTS) {
         return write_pointers(editor, inode, map).await;
@@ -452,7 +453,7 @@ pub(super) async fn write(editor: &mut Editor<'_>, inode: &mut Inode, map: &Map)
     true
 }
 
-/// Writes block pointers where they differ, with indirect blocks that nobody else claims.
+/// Writes the block pointers that differ, with indirect blocks that nobody else claims.
 async fn write_pointers(editor: &mut Editor<'_>, inode: &mut Inode, map: &Map) -> bool {
     let now = read(editor, inode).await;
     let shared: BTreeSet<u64> = now.nodes.iter().copied().filter(|&at| editor.is_contested(at)).collect();
@@ -530,8 +531,8 @@ async fn set_pointer(
     true
 }
 
-/// The node with one of its fields restored, if exactly one field makes its checksum right and the
-/// node sensible.
+/// Restores one field of a node, if exactly one field makes its checksum right and the node
+/// sensible.
 pub(super) fn restored(
     bytes: &[u8],
     cx: &ExtentContext<'_>,
@@ -540,7 +541,7 @@ pub(super) fn restored(
 ) -> Option<Vec<u8>> {
     let seed = inode.checksum_seed(editor.seed()?);
     let place = Place::ExtentNode(inode.number, cx.block);
-    // The place of the checksum depends on this field.
+    // The location of the checksum depends on this field.
     let mut block = bytes.to_vec();
     let room = ExtentNode::capacity(bytes.len(), true);
     let max = u16::try_from(room).ok()?;
@@ -564,7 +565,7 @@ pub(super) fn restored(
             continue;
         }
         let is_plausible = match ExtentNode::parse(&candidate, cx) {
-            // A block of a file or of the map cannot be anything else's.
+            // The node may not map blocks that are the volume's own.
             Ok(ExtentNode::Leaf(extents)) => extents.iter().all(|extent| {
                 let end = extent.physical.0 + u64::from(extent.blocks);
                 editor.ctx.own.within(extent.physical.0, end).next().is_none()

@@ -8,8 +8,8 @@
 //! [`Step`] with the finding that asked for it.
 //!
 //! [`Plan::prepare`] keeps the blocks that differ in an undo file ([`UndoFile`]), and
-//! [`Plan::apply`] writes them. The undo file tells the volume by its UUID, place, size and the
-//! contents of its blocks, so that neither another volume nor one that was used since then is
+//! [`Plan::apply`] writes them. The undo file identifies the volume by its UUID, place, size and
+//! the contents of its blocks, so that neither another volume nor one that was used since then is
 //! rolled back. [`Guard`] keeps other hosts off a volume with multiple-mount protection meanwhile.
 
 mod below;
@@ -54,12 +54,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Memory for changed blocks in bytes, with every version of a block that is changed repeatedly.
+/// Memory for changed blocks in bytes, including every version of a block that changes repeatedly.
 const MOST_BYTES: u64 = 1 << 30;
-/// Checks until a plan is given up. Each has to change something, but a hostile volume may need any
-/// number.
+/// Maximum number of checks for one plan. Each check must lead to a change, but a hostile volume
+/// may need any number of them.
 const CHECKS: u32 = 60;
-/// Findings of each code that one round repairs.
+/// Maximum number of findings of each code that one round repairs.
 const FINDINGS: usize = 200_000;
 
 /// Plans the repair of the volume on `device`. Nothing is written.
@@ -68,8 +68,8 @@ const FINDINGS: usize = 200_000;
 /// given up.
 ///
 /// # Errors
-/// As [`crate::check`]. Also if the plan takes too much memory, or if another device or Linux alone
-/// can replay the journal.
+/// The errors of [`crate::check`]. Also if the plan takes too much memory, or if the journal is on
+/// another device, or only Linux can replay it.
 pub async fn plan(
     rt: &Rt,
     device: Arc<dyn Device>,
@@ -90,20 +90,20 @@ pub async fn plan(
     let mut made = Made::default();
     let mut before: Option<Checked> = None;
     let mut checks = 0;
-    // The guard counts there, which is no part of the plan.
+    // The block that the guard counts in, which is not part of the plan.
     let mut counter = None;
     let (after, known) = loop {
         let (checked, survey) = survey(rt, overlay.clone(), &options).await?;
         checks += 1;
         if checked.is_stale {
-            // Whatever was repaired, replaying it afterwards would undo.
+            // A later replay would undo any repair.
             let feature = "a journal with changes that only Linux can replay, or on another device";
             return Err(CheckError::Unsupported(feature.into()));
         }
         before.get_or_insert_with(|| checked.clone());
         let Some(survey) = survey else { break (checked, None) };
         if survey.from_backup && has_external_journal(&survey.ctx.sb) {
-            // A backup does not say whether it is dirty.
+            // A backup superblock does not say whether the journal is dirty.
             return Err(CheckError::Unsupported(
                 "a journal on another device, and a damaged superblock".into(),
             ));
@@ -133,7 +133,7 @@ pub async fn plan(
             return Err(if overlay.is_full() { CheckError::TooMuch } else { CheckError::Device(error) });
         }
         if !changed && checked.orphans > 0 && !made.is_recovered && made.obstacle.is_none() {
-            // The volume is sound enough for what the next mount would do.
+            // The volume is sound enough to do what the next mount would do.
             changed = made.finish_orphans(rt, &overlay).await;
         }
         if !changed {
@@ -176,12 +176,13 @@ fn has_external_journal(sb: &Superblock) -> bool {
     sb.compat().contains(Compat::HAS_JOURNAL) && sb.journal_inode().is_none()
 }
 
-/// What a plan needs to know of a volume in the end.
+/// What a plan must know of the volume at the end.
 struct Known {
     block_bytes: usize,
-    /// Blocks that every use of the volume changes: those of the superblocks of volume and journal.
+    /// Blocks that every use of the volume changes: the superblocks of the volume and of its
+    /// journal.
     witnesses: BTreeSet<u64>,
-    /// Those of the superblock and of multiple-mount protection.
+    /// The blocks of the superblock and of multiple-mount protection.
     last: BTreeSet<u64>,
 }
 
@@ -234,7 +235,7 @@ struct Made {
 }
 
 impl Made {
-    /// Deletes and truncates what was to be when the volume was last in use.
+    /// Deletes and truncates the files for which that was pending when the volume was last in use.
     async fn finish_orphans(&mut self, rt: &Rt, overlay: &Arc<Deferred>) -> bool {
         self.is_recovered = true;
         match extant_fs::recover(rt, overlay.clone(), extant_fs::OpenOptions::default()).await {
@@ -254,12 +255,13 @@ impl Made {
     }
 }
 
-/// Repairs what the first stage with something to repair asks for; whether that changed anything.
+/// Repairs the findings of the first stage that has something to repair; returns whether anything
+/// changed.
 async fn round(editor: &mut Editor<'_>, findings: &[Finding]) -> bool {
     if editor.survey.replayed && !editor.survey.from_backup {
         let damage = findings.iter().find(|finding| finding.code == Code::JournalLog);
         if let Some(damage) = damage.filter(|_| editor.policy == Policy::Safe) {
-            // Replaying what is sound gives the rest up.
+            // Replaying the sound part would lose the rest.
             editor.obstacle = Some(format!("the journal is damaged and holds changes: {}", damage.found));
             return false;
         }
@@ -322,8 +324,9 @@ async fn unit_at(device: &dyn Device, at: u64, unit: u64) -> Result<Buf, CheckEr
     read(device, Sector::containing(at * unit), len).await.map_err(CheckError::Device)
 }
 
-/// Blocks of `unit` bytes that differ from the device. Blocks that overlap `counter` are left out,
-/// because other hosts may write it; the flag tells whether such a block differs outside it.
+/// Returns the blocks of `unit` bytes that differ from the device. Blocks that overlap `counter`
+/// are left out, because other hosts may write there; the flag says whether such a block differs
+/// outside the counter.
 async fn edits(
     device: &dyn Device,
     overlay: &Deferred,
@@ -353,7 +356,7 @@ mod tests {
     use super::*;
     use extant_block::MemDevice;
 
-    /// With blocks of 4 KiB, the device writes the counter's block and its neighbours as one.
+    /// With blocks of 4 KiB, the device writes the counter's block and its neighbours at once.
     #[test]
     fn what_lies_beside_the_counter_is_not_left_out_silently() {
         let counter = Some(5 * 1024..6 * 1024);

@@ -13,7 +13,7 @@ use extant_format::{
 };
 use std::collections::BTreeMap;
 
-/// Ends the list of orphans. Those without links are deleted by that; the others keep their size.
+/// Clears the orphan list. That deletes inodes without links; the others keep their size.
 pub(super) async fn orphan_list(editor: &mut Editor<'_>, finding: &Finding) {
     if editor.sb.raw().s_last_orphan.get() != 0 {
         editor.sb.raw_mut().s_last_orphan = 0.into();
@@ -106,7 +106,7 @@ enum Contents {
 
 /// Blocks of an orphan file, in order, and the kind of their contents.
 async fn orphan_blocks(editor: &mut Editor<'_>, inode: &Inode) -> (Vec<Option<u64>>, Contents) {
-    /// More than Linux accepts with any size of blocks.
+    /// More blocks than Linux accepts with any block size.
     const MOST: u64 = 8192;
     let map = maps::read(editor, inode).await;
     let blocks = u32::try_from((inode.size() / editor.block_len()).min(MOST)).unwrap_or(0);
@@ -213,7 +213,7 @@ pub(super) async fn resize_inode(editor: &mut Editor<'_>) {
     editor.set_inode(&inode).await;
 }
 
-/// Drops what makes no sense from the list of bad blocks.
+/// Drops invalid blocks from the list of bad blocks.
 pub(super) async fn bad_blocks(editor: &mut Editor<'_>) {
     let Some(mut inode) = editor.inode(InodeNumber::BAD_BLOCKS).await else { return };
     maps::mend(editor, &mut inode).await;
@@ -223,7 +223,7 @@ pub(super) async fn bad_blocks(editor: &mut Editor<'_>) {
     let extents = map.extents.iter();
     let blocks: Vec<u64> = extents.flat_map(|e| e.physical.0..e.physical.0 + u64::from(e.blocks)).collect();
     if nodes || blocks.iter().any(|&at| is_own(at)) {
-        // Block pointers are few; the list is written again without them.
+        // The list is short, so write it again without these blocks.
         let mut kept = maps::Map::default();
         for (n, at) in (0..).zip(blocks.into_iter().filter(|&at| !is_own(at))) {
             kept.replace(n, at);
@@ -248,7 +248,7 @@ fn quota_kind(editor: &Editor<'_>, number: u32) -> Option<QuotaKind> {
     files.into_iter().find(|file| file.1 == number).map(|file| file.0)
 }
 
-/// Clears the numbers of quota files on a volume without that feature.
+/// Clears the numbers of quota files on a volume without the quota feature.
 async fn forget_quota_inode(editor: &mut Editor<'_>, number: u32) {
     let raw = editor.sb.raw_mut();
     for field in [&mut raw.s_usr_quota_inum, &mut raw.s_grp_quota_inum, &mut raw.s_prj_quota_inum] {
@@ -307,7 +307,7 @@ pub(super) async fn quota(editor: &mut Editor<'_>, finding: &Finding) {
     editor.say("write the file anew, with usage as counted", lost);
 }
 
-/// The inode of a quota file, made if it is none.
+/// Returns the inode of a quota file; creates the file if there is none.
 async fn quota_inode(editor: &mut Editor<'_>, kind: QuotaKind, number: u32) -> Option<Inode> {
     let usual = match kind {
         QuotaKind::User => InodeNumber::USER_QUOTA,
@@ -347,7 +347,7 @@ async fn quota_inode(editor: &mut Editor<'_>, kind: QuotaKind, number: u32) -> O
     Some(inode)
 }
 
-/// A quota file with these entries.
+/// Builds a quota file with these entries.
 fn quota_file(kind: QuotaKind, old: Option<QuotaHeader>, entries: &BTreeMap<u32, QuotaEntry>) -> Vec<u8> {
     let mut file = QuotaBuilder { blocks: vec![vec![0; QUOTA_BLOCK_BYTES]], leaf: None };
     let list: Vec<QuotaEntry> = entries.values().copied().collect();
@@ -412,7 +412,7 @@ impl QuotaBuilder {
         at
     }
 
-    /// Writes the open leaf; it, if it has free entries.
+    /// Writes the open leaf; returns its block if it has free entries.
     fn end_leaf(&mut self) -> Option<FileBlock> {
         let (at, entries) = self.leaf.take()?;
         let has_room = entries.len() < QUOTA_LEAF_ENTRIES;

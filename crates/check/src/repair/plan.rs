@@ -6,21 +6,21 @@ use crate::{Checked, Code, Finding, Spot};
 use extant_block::{Buf, Device, Sector, flush, write};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Which findings are repaired.
+/// Which findings to repair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Policy {
-    /// Those whose repair follows from other structures and loses nothing that can be read.
+    /// Findings whose repair follows from other structures and loses nothing that can be read.
     Safe,
-    /// All that can be.
+    /// All findings that can be repaired.
     All,
 }
 
 /// One repair.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Step {
-    /// The kind of finding that asks for it.
+    /// The kind of finding that the step repairs.
     pub code: Code,
-    /// Where.
+    /// Where the finding is.
     pub spot: Spot,
     /// The name in a directory entry, if it is about one.
     pub name: Option<Vec<u8>>,
@@ -28,11 +28,11 @@ pub struct Step {
     pub path: Option<Vec<u8>>,
     /// What was found.
     pub found: String,
-    /// What is done.
+    /// What the step does.
     pub action: String,
-    /// What that loses; empty for nothing.
+    /// What the step loses; empty for nothing.
     pub lost: String,
-    /// Blocks that it changes.
+    /// Blocks that the step changes.
     pub blocks: BTreeSet<u64>,
 }
 
@@ -51,7 +51,7 @@ impl Step {
     }
 }
 
-/// What would be changed to put a volume right.
+/// The changes that repair a volume.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// The check of the volume as it is.
@@ -62,36 +62,37 @@ pub struct Plan {
     pub steps: Vec<Step>,
     /// How often the volume was checked.
     pub checks: u32,
-    /// What a reader should know besides.
+    /// Remarks for the reader.
     pub notes: Vec<String>,
-    /// Why no repair can be made, besides what is left to find.
+    /// Why no repair can be made, apart from findings that are left.
     pub obstacle: Option<String>,
     pub(super) unit_bytes: usize,
     pub(super) edits: BTreeMap<u64, Change>,
-    /// Blocks that every use of the volume changes, with checksums of their contents. They stay as
-    /// they are, but an undo file tells by them that the volume was used after the repair.
+    /// Blocks that every use of the volume changes, with checksums of their contents. The repair
+    /// does not change them; the undo file uses them to detect that the volume was used after the
+    /// repair.
     pub(super) witnesses: BTreeMap<u64, u32>,
     /// The blocks of the superblock and of multiple-mount protection. Other hosts read them to see
     /// whether the volume is in use.
     pub(super) last: BTreeSet<u64>,
 }
 
-/// What a block is to hold.
+/// The new contents of a block.
 #[derive(Clone, Debug)]
 pub(super) struct Change {
-    /// Checksum of what it held when the repair was planned.
+    /// Checksum of the block's contents when the repair was planned.
     pub(super) old: u32,
     pub(super) new: Vec<u8>,
 }
 
 impl Plan {
-    /// Whether a check finds nothing that a repair could change once the plan is carried out. Only
-    /// then it can be.
+    /// Whether, once the plan is carried out, a check finds nothing that a repair could change.
+    /// Only then may the plan be carried out.
     pub fn is_complete(&self) -> bool {
         self.obstacle.is_none() && self.after.incomplete.is_none() && self.left().next().is_none()
     }
 
-    /// Findings that the plan does not repair, except those that no repair changes.
+    /// Findings that remain after the plan, except those that no repair changes.
     pub fn left(&self) -> impl Iterator<Item = &Finding> {
         self.after.findings.iter().filter(|finding| !super::is_told_only(finding.code))
     }
@@ -106,7 +107,7 @@ impl Plan {
         UndoFile::bytes_for(self.edits.len() + self.witnesses.len(), self.unit_bytes)
     }
 
-    /// Makes the undo file: `undo` has room for [`Self::undo_bytes`]. The volume is not
+    /// Writes the undo file; `undo` must have room for [`Self::undo_bytes`]. The volume is not
     /// changed.
     ///
     /// # Errors
@@ -125,9 +126,9 @@ impl Plan {
         UndoFile::create(undo, volume, target.offset_bytes, self.unit_bytes, &edits).await
     }
 
-    /// Writes the new blocks, behind the undo file that [`Self::prepare`] has made. `guard` must
-    /// still hold the volume before each. Blocks that let other hosts in come last, when the others
-    /// are durable.
+    /// Writes the new blocks; [`Self::prepare`] must have written the undo file. Before each write,
+    /// `guard` must still hold the volume. Blocks that let other hosts in are written last, once
+    /// the others are durable.
     ///
     /// # Errors
     /// A device fails, or another host has taken the volume. [`UndoFile::undo`] then puts the

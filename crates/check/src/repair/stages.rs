@@ -1,24 +1,24 @@
-//! Which findings are repaired when, and which of these repairs are safe.
+//! In which order findings are repaired, and which repairs are safe.
 
 use crate::Code;
 
-/// In which order findings are repaired.
+/// The order in which findings are repaired.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Stage {
     Superblock,
     Journal,
     Descriptors,
-    /// Single flipped bits of everything that has a 32-bit checksum.
+    /// Single flipped bits in everything that has a 32-bit checksum.
     Bits,
     Inodes,
-    /// Sizes and counts of blocks, which follow from maps.
+    /// Sizes and block counts, which follow from maps.
     Sizes,
     Contested,
     Directories,
     Tree,
     Links,
     Counts,
-    /// It is reported, and no repair changes it.
+    /// Findings that are reported, but that no repair changes.
     Told,
 }
 

@@ -11,7 +11,7 @@ use extant_format::{
     write_dx_checksum,
 };
 
-/// The name of the directory for what has no other.
+/// Name of the directory for inodes that have no other name.
 const LOST_FOUND: &[u8] = b"lost+found";
 
 /// Repairs what a finding about the tree asks for.
@@ -86,7 +86,7 @@ async fn cut(editor: &mut Editor<'_>, number: InodeNumber) {
         .await;
 }
 
-/// Removes the first entry of a directory that is meant.
+/// Removes the first entry of a directory for which `is_meant` is true.
 async fn remove_entry(editor: &mut Editor<'_>, dir: &Inode, is_meant: impl Fn(&DirEntry<'_>) -> bool) {
     let seed = editor.seed().map(|seed| dir.checksum_seed(seed));
     let map = maps::read(editor, dir).await;
@@ -112,7 +112,7 @@ async fn attach(editor: &mut Editor<'_>, number: InodeNumber) {
     let Some(kind) = inode.kind() else { return };
     let found = lost_found(editor).await;
     let is_full = found.is_none();
-    // Without space for /lost+found, the root has to do.
+    // Without space for /lost+found, use the root.
     let found = match found {
         None => editor.inode(InodeNumber::ROOT).await,
         found => found,
@@ -129,7 +129,7 @@ async fn attach(editor: &mut Editor<'_>, number: InodeNumber) {
     }
 }
 
-/// The lost+found that has lost its own name.
+/// Names the lost+found directory that has lost its own name.
 async fn name_lost_found(editor: &mut Editor<'_>, number: InodeNumber) {
     let Some(mut root) = editor.inode(InodeNumber::ROOT).await else { return };
     let entry = Entry::new(number, LOST_FOUND, FileKind::Directory);
@@ -165,7 +165,7 @@ async fn look_up(editor: &Editor<'_>, dir: &Inode, name: &[u8]) -> Option<InodeN
     None
 }
 
-/// /lost+found, which is made if it is not there.
+/// Returns /lost+found, and creates it if there is none.
 async fn lost_found(editor: &mut Editor<'_>) -> Option<Inode> {
     let mut root =
         editor.inode(InodeNumber::ROOT).await.filter(|root| root.kind() == Some(FileKind::Directory))?;
@@ -174,7 +174,7 @@ async fn lost_found(editor: &mut Editor<'_>) -> Option<Inode> {
         if inode.kind() != Some(FileKind::Directory) {
             return None;
         }
-        // Names in an encrypted one need its key.
+        // An encrypted directory cannot be used: names in it need its key.
         if !inode.flags().contains(InodeFlags::ENCRYPT) {
             return Some(inode);
         }
@@ -185,7 +185,7 @@ async fn lost_found(editor: &mut Editor<'_>) -> Option<Inode> {
     add_entry(editor, &mut root, &entry).await.then_some(inode)
 }
 
-/// A file with the name of /lost+found gets another one.
+/// Renames a file that has the name of /lost+found.
 async fn rename_file(editor: &mut Editor<'_>) {
     let Some(root) = editor.inode(InodeNumber::ROOT).await else { return };
     let seed = editor.seed().map(|seed| root.checksum_seed(seed));
@@ -198,7 +198,7 @@ async fn rename_file(editor: &mut Editor<'_>) {
                 DirEntries::new(&block, false, u32::MAX, root.number, FileBlock(extent.logical.0 + n));
             let found = entries.map_while(Result::ok).find(|e| e.inode.0 != 0 && e.name == LOST_FOUND);
             if let Some(offset) = found.map(|entry| entry.offset) {
-                // A name of the same length.
+                // The new name has the same length.
                 block[offset + 8..offset + 18].copy_from_slice(b"lost+foun~");
                 dir_blocks::seal(&mut block, seed);
                 editor.set_block(at, &block).await;
@@ -277,7 +277,7 @@ async fn look_at(editor: &mut Editor<'_>, number: InodeNumber) {
     }
 }
 
-/// Makes a root directory where there is none. What was in it comes to /lost+found.
+/// Makes a root directory if there is none. Its former contents get names in /lost+found.
 async fn root(editor: &mut Editor<'_>) {
     let Some(mut inode) = editor.inode(InodeNumber::ROOT).await else { return };
     let map = maps::read(editor, &inode).await;
@@ -301,7 +301,7 @@ async fn root(editor: &mut Editor<'_>) {
     new_directory(editor, Some(InodeNumber::ROOT), InodeNumber::ROOT).await;
 }
 
-/// Adds an entry to a directory, which grows if it has to; false if there is no space.
+/// Adds an entry to a directory, which grows if necessary; returns false if there is no space.
 pub(super) async fn add_entry(editor: &mut Editor<'_>, dir: &mut Inode, entry: &Entry) -> bool {
     if dir.flags().contains(InodeFlags::INDEX) {
         index::drop_index(editor, dir.number).await;
@@ -327,7 +327,7 @@ pub(super) async fn add_entry(editor: &mut Editor<'_>, dir: &mut Inode, entry: &
     let Ok(logical) = u32::try_from(map.end()) else { return false };
     let goal = map.extents.last().map_or(0, |extent| extent.physical.0 + u64::from(extent.blocks));
     let per_cluster = u64::from(editor.sb.blocks_per_cluster());
-    // The rest of the last cluster is the directory's own.
+    // The rest of the last cluster already belongs to the directory.
     let own = (u64::from(logical) % per_cluster != 0).then_some(goal);
     let Some(at) = own.or_else(|| editor.allocate(goal)) else { return false };
     let (block, _) = dir_blocks::pack(editor, std::slice::from_ref(entry), seed);

@@ -8,7 +8,7 @@ use std::sync::Arc;
 pub(super) struct Lost {
     /// Runs (first, end), in order.
     pub(super) runs: Vec<(u64, u64)>,
-    /// Nodes in these clusters, once the clusters were searched.
+    /// Nodes found in these clusters; `None` before the clusters were searched.
     pub(super) read: Option<Arc<Candidates>>,
 }
 
@@ -19,8 +19,8 @@ pub(super) struct Candidates {
     pub(super) dirs: BySeed,
 }
 
-/// Blocks by the checksum seed of their owner, computed from the block and its checksum. An inode
-/// finds its blocks by its seed, without reading all the others.
+/// Blocks by their owner's checksum seed, which is computed from the block and its checksum. An
+/// inode finds its blocks by its seed, without reading all the others.
 #[derive(Debug, Default)]
 pub(super) struct BySeed(Vec<(u32, u64)>);
 
@@ -51,7 +51,7 @@ impl Lost {
         self.end_of(first).is_some_and(|run_end| end <= run_end)
     }
 
-    /// Removes clusters that were given an owner.
+    /// Removes clusters that got an owner.
     pub(super) fn take(&mut self, first: u64, end: u64) {
         let n = self.runs.partition_point(|run| run.1 <= first);
         let Some(&(start, run_end)) = self.runs.get(n).filter(|run| run.0 < end) else { return };

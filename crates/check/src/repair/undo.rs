@@ -1,15 +1,15 @@
-//! The undo file: what every block held before a repair, durable before the first of them is
-//! written.
+//! The undo file: the old contents of every block that a repair changes, durable before the first
+//! of these blocks is written.
 //!
 //! ```text
 //! header (4 KiB) | table, a row for each block | old blocks
 //! row: block (8 bytes) | checksum of its old contents (4) | of each new sector (4 each)
 //! ```
 //!
-//! The header is written last and fits a sector, so it is there as a whole or not at all; without
-//! it nothing of the volume was written. Its state says how far the repair has come. It also names
+//! The header is written last and fits a sector, so it is written as a whole or not at all; without
+//! it, nothing was written to the volume. Its state says how far the repair has come. It also names
 //! the volume: its UUID before and after the repair, where it begins, and its size. Blocks that do
-//! not change may have rows, too: a volume that was used since then differs in them.
+//! not change may have rows, too: they show whether the volume was used since then.
 
 use extant_block::{Buf, Device, IoError, Sector, flush, read, write};
 use extant_format::crc32c;
@@ -21,18 +21,18 @@ const HEADER_BYTES: usize = 4096;
 /// Bytes of the header that its checksum covers.
 const SEALED_BYTES: usize = 508;
 const MAGIC: &[u8; 8] = b"ExtUndo2";
-/// Bytes of a sector, the least that a device writes as a whole.
+/// Bytes of a sector, the smallest unit that a device writes as a whole.
 pub(super) const SECTOR_BYTES: usize = 512;
-/// Bytes of a row besides the checksums of sectors.
+/// Bytes of a row without the checksums of sectors.
 const ROW_BYTES: usize = 12;
-/// Largest block of a volume.
+/// Maximum block size of a volume.
 const UNIT_MAX: usize = 64 << 10;
 /// Bytes of one write.
 const PIECE: usize = 1 << 20;
 /// Where a volume's UUID is: the superblock begins at 1024, with `s_uuid` at 0x68.
 const UUID_AT: u64 = 1024 + 0x68;
 
-/// How far a repair has come, by its undo file.
+/// How far a repair has come, according to its undo file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UndoState {
     /// The volume is being written: any of the blocks may be old, new or torn.
@@ -58,7 +58,7 @@ impl UndoState {
     }
 }
 
-/// Why a repair was not made or undone.
+/// Why a repair was not made, or not undone.
 #[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum UndoError {
@@ -68,7 +68,7 @@ pub enum UndoError {
     /// Another host has taken the volume meanwhile.
     #[error("{0}; nothing more was written")]
     Taken(#[from] extant_fs::Error),
-    /// The undo file could not be made.
+    /// The undo file could not be written.
     #[error("the undo file could not be written ({0}), so the volume was not changed")]
     NotKept(IoError),
     /// The undo file is empty or was not finished, so nothing of the volume was written.
@@ -77,10 +77,11 @@ pub enum UndoError {
     /// The undo file is damaged.
     #[error("the undo file is damaged: {0}; the volume was not changed")]
     Damaged(&'static str),
-    /// It belongs to another volume.
+    /// The undo file belongs to another volume.
     #[error("the undo file belongs to another volume: {0}")]
     Foreign(String),
-    /// A block is neither as before the repair nor as after it, or not all of it.
+    /// A block, or a part of one, has neither the contents from before the repair nor those from
+    /// after it.
     #[error(
         "block {0} was changed after the repair; undoing it would mix old and new, so the volume was not changed"
     )]
@@ -91,7 +92,7 @@ pub enum UndoError {
     /// The undo file has no room for the old blocks.
     #[error("the undo file has {have} bytes, {needed} are needed; the volume was not changed")]
     TooSmall {
-        /// Its size.
+        /// Size of the undo file in bytes.
         have: u64,
         /// Bytes that the old blocks need.
         needed: u64,
@@ -103,7 +104,7 @@ pub enum UndoError {
 pub struct Target {
     /// Where it begins in its file or device, in bytes.
     pub offset_bytes: u64,
-    /// The block that a [`Guard`](super::Guard) is counting in, by its first byte.
+    /// Byte offset of the block that a [`Guard`](super::Guard) counts in.
     pub counter_at: Option<u64>,
 }
 
@@ -112,21 +113,21 @@ pub struct Target {
 pub(super) struct Row {
     pub(super) block: u64,
     pub(super) old: u32,
-    /// Of each sector.
+    /// Checksum of each sector of the new contents.
     pub(super) new: Vec<u32>,
 }
 
-/// What becomes of a block.
+/// A block to be changed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Edit<'a> {
     pub(super) block: u64,
-    /// Checksum of what it held when the repair was planned.
+    /// Checksum of the block's contents when the repair was planned.
     pub(super) old: u32,
-    /// `None` if it stays as it is.
+    /// The new contents; `None` if the block stays as it is.
     pub(super) new: Option<&'a [u8]>,
 }
 
-/// What an undo file says.
+/// The contents of an undo file.
 #[derive(Clone, Debug)]
 pub struct UndoFile {
     pub(super) state: UndoState,
@@ -138,7 +139,7 @@ pub struct UndoFile {
     pub(super) rows: Vec<Row>,
 }
 
-/// Bytes as a whole number of sectors, for a device.
+/// Pads bytes to a whole number of sectors, for a device.
 fn padded(bytes: &[u8]) -> Buf {
     let mut buf = Buf::zeroed(bytes.len().next_multiple_of(HEADER_BYTES));
     buf[..bytes.len()].copy_from_slice(bytes);
@@ -165,7 +166,7 @@ fn chunk16(bytes: &[u8], at: usize) -> [u8; 16] {
     bytes[at..].first_chunk().copied().unwrap_or_default()
 }
 
-/// A UUID as users know it.
+/// Formats a UUID as users know it.
 fn shown(uuid: [u8; 16]) -> String {
     let hex = |range: Range<usize>| uuid[range].iter().map(|byte| format!("{byte:02x}")).collect::<String>();
     [hex(0..4), hex(4..6), hex(6..8), hex(8..10), hex(10..16)].join("-")
@@ -185,7 +186,7 @@ fn table_bytes(rows: usize, unit_bytes: usize) -> usize {
 }
 
 impl UndoFile {
-    /// The length of an undo file for so many blocks.
+    /// The length of an undo file for this many blocks.
     pub(super) fn bytes_for(blocks: usize, unit_bytes: usize) -> u64 {
         let data = (blocks * unit_bytes).next_multiple_of(HEADER_BYTES);
         wide(HEADER_BYTES + table_bytes(blocks, unit_bytes) + data)
@@ -196,12 +197,12 @@ impl UndoFile {
         self.state
     }
 
-    /// Number of blocks that it keeps.
+    /// Number of blocks whose old contents are kept.
     pub fn blocks(&self) -> usize {
         self.rows.len()
     }
 
-    /// Whether it belongs to a volume.
+    /// Checks that the undo file belongs to a volume.
     ///
     /// # Errors
     /// [`UndoError::Foreign`] says why not. The volume cannot be read.
@@ -256,7 +257,7 @@ impl UndoFile {
         wide(self.unit_bytes)
     }
 
-    /// Makes the old blocks durable, and then the header that says so. The volume is only read.
+    /// Writes the old blocks and, once they are durable, the header. The volume is only read.
     pub(super) async fn create(
         undo: &dyn Device,
         volume: &dyn Device,
@@ -317,7 +318,7 @@ impl UndoFile {
     /// Reads an undo file.
     ///
     /// # Errors
-    /// It has no header, is damaged, or cannot be read.
+    /// The file has no header, is damaged, or cannot be read.
     pub async fn read(undo: &dyn Device) -> Result<Self, UndoError> {
         let have = undo.limits().capacity_bytes;
         if have < wide(HEADER_BYTES) {
@@ -382,10 +383,10 @@ impl UndoFile {
         Ok(())
     }
 
-    /// What the block of a row held before the repair.
+    /// Reads the old contents of a row's block.
     pub(super) async fn old(&self, undo: &dyn Device, n: usize) -> Result<Buf, UndoError> {
         let at = self.data_at() + wide(n) * self.unit();
-        // Old blocks of 1 KiB may begin within a block of the device.
+        // Old blocks of 1 KiB may not be aligned to the blocks of the device.
         let grain = u64::from(undo.limits().block_bytes).max(Sector::BYTES);
         let first = at / grain * grain;
         let skip = usize::try_from(at - first).unwrap_or(0);
@@ -399,7 +400,7 @@ impl UndoFile {
     }
 }
 
-/// The bytes where a volume's UUID is, whether or not there is a superblock.
+/// Reads the bytes at the place of a volume's UUID, whether or not there is a superblock.
 async fn uuid_of(volume: &dyn Device, unit_bytes: usize) -> Result<[u8; 16], UndoError> {
     let unit = wide(unit_bytes);
     if volume.limits().capacity_bytes < (UUID_AT / unit + 1) * unit {

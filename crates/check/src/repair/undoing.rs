@@ -1,34 +1,35 @@
-//! Undoing a repair, and telling one that was interrupted from one that was overtaken.
+//! Undoes a repair, and distinguishes one that was interrupted from a volume that was changed
+//! since.
 
 use super::guard::Guard;
 use super::undo::{SECTOR_BYTES, Target, UndoError, UndoFile, UndoState, sector, sector_sums};
 use extant_block::{Device, flush, read, write};
 
-/// What became of a repair that may have been interrupted.
+/// What was done about a repair that may have been interrupted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Resumed {
-    /// It had not been interrupted.
+    /// The repair had not been interrupted.
     Whole,
     /// All blocks were new, and only the undo file did not say so.
     Finished,
-    /// It was undone.
+    /// The repair was undone.
     Undone,
 }
 
-/// How a volume's blocks are, compared with an undo file.
+/// How a volume's blocks compare with an undo file.
 #[derive(Clone, Copy, Debug, Default)]
 struct Seen {
-    /// The first block that is not as before the repair.
+    /// The first block that is not as it was before the repair.
     not_old: Option<u64>,
-    /// The first that is not as after it.
+    /// The first block that is not as the repair leaves it.
     not_new: Option<u64>,
-    /// The first with a sector that is neither old nor new.
+    /// The first block with a sector that is neither old nor new.
     foreign: Option<u64>,
 }
 
 impl UndoFile {
-    /// Numbers of the rows that count. The block of a guard, which is being written meanwhile, does
-    /// not.
+    /// Numbers of the rows to compare. The block of a guard is left out, because it is being
+    /// written meanwhile.
     fn counting(&self, target: Target) -> impl Iterator<Item = usize> {
         let without = target.counter_at.map(|byte| byte / self.unit());
         (0..self.rows.len()).filter(move |&n| Some(self.rows[n].block) != without)
@@ -59,13 +60,13 @@ impl UndoFile {
         Ok(seen)
     }
 
-    /// Puts all old blocks back, so that the volume is as before the repair, to the byte. Can be
+    /// Puts all old blocks back, so that every byte of the volume is as before the repair. Can be
     /// interrupted and run again. Returns false if the volume already was as before the repair.
     ///
     /// # Errors
-    /// The undo file is damaged or of another volume; or the volume was changed after the repair.
-    /// Then nothing is written. A device that fails, or another host that takes the volume from
-    /// `guard`, leaves the rest to the next run.
+    /// The undo file is damaged or belongs to another volume, or the volume was changed after the
+    /// repair; nothing is written in these cases. A device that fails, or another host that takes
+    /// the volume from `guard`, leaves the rest to the next run.
     pub async fn undo(
         &mut self,
         volume: &dyn Device,
@@ -91,7 +92,7 @@ impl UndoFile {
                 write(volume, sector(self.rows[n].block * self.unit()), old).await?;
             }
         }
-        // The blocks may be old only in a cache.
+        // The old contents may so far be only in a cache.
         flush(volume).await?;
         if self.state != UndoState::Undone {
             self.set_state(undo, UndoState::Undone).await?;
@@ -99,9 +100,9 @@ impl UndoFile {
         Ok(!is_old)
     }
 
-    /// Puts the old contents of the guard's block back, if the repair changed it: the block was
-    /// damaged then. The guard has been released; nothing else may be written afterwards. Returns
-    /// whether there was anything to put back.
+    /// Puts the old contents of the guard's block back, if the repair changed that block because it
+    /// was damaged. The guard must have been released, and nothing else may be written afterwards.
+    /// Returns whether there was anything to put back.
     ///
     /// # Errors
     /// A device fails, or the undo file is damaged.
@@ -122,7 +123,7 @@ impl UndoFile {
     /// Undoes the repair if it was interrupted, as [`Self::undo`] does.
     ///
     /// # Errors
-    /// As [`Self::undo`].
+    /// The errors of [`Self::undo`].
     pub async fn resume(
         &mut self,
         volume: &dyn Device,

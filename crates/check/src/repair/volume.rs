@@ -1,4 +1,4 @@
-//! Superblock, journal and group descriptors: what everything else is found through.
+//! Superblock, journal and group descriptors, through which everything else is found.
 
 use super::editor::Editor;
 use super::flips;
@@ -20,7 +20,7 @@ pub(super) async fn superblock(editor: &mut Editor<'_>, finding: &Finding) {
     }
     match finding.code {
         Code::SuperblockDamaged => {
-            // What was read instead is a backup.
+            // A backup was read instead.
             if editor.sb.incompat().contains(Incompat::RECOVER) {
                 let incompat = editor.sb.incompat() - Incompat::RECOVER;
                 editor.sb.raw_mut().s_feature_incompat = incompat.bits().into();
@@ -31,12 +31,12 @@ pub(super) async fn superblock(editor: &mut Editor<'_>, finding: &Finding) {
             fields(&mut editor.sb);
             editor.write_superblock().await;
         }
-        // What follows from other fields was put right when it was read.
+        // Fields that follow from others were corrected when the superblock was read.
         _ => editor.write_superblock().await,
     }
 }
 
-/// The superblock's bytes with one bit flipped, if that makes it right.
+/// Returns the superblock's bytes with one bit flipped, if that makes it right.
 async fn flipped_superblock(editor: &Editor<'_>) -> Option<Vec<u8>> {
     let mut bytes = editor.superblock_bytes().await?.to_vec();
     let message = SUPERBLOCK_BYTES - 4;
@@ -57,7 +57,7 @@ async fn flipped_superblock(editor: &Editor<'_>) -> Option<Vec<u8>> {
     (sb.has_metadata_csum() && sb.verify_checksum().is_ok()).then_some(bytes)
 }
 
-/// Puts fields right that are out of their range.
+/// Corrects fields that are out of range.
 fn fields(sb: &mut Superblock) {
     let (blocks, half) = (sb.blocks_count(), sb.blocks_count() / 2);
     let (is_big, has_resize) =
@@ -71,7 +71,7 @@ fn fields(sb: &mut Superblock) {
     let first = sb.first_inode().0;
     let raw = sb.raw_mut();
     if is_too_many {
-        // As mke2fs reserves.
+        // mke2fs reserves as many by default.
         let reserved = blocks / 20;
         raw.s_r_blocks_count_lo = u32::try_from(reserved & u64::from(u32::MAX)).unwrap_or(0).into();
         raw.s_r_blocks_count_hi = u32::try_from(reserved >> 32).unwrap_or(0).into();
@@ -94,11 +94,11 @@ fn fields(sb: &mut Superblock) {
     if is_dynamic && first > last {
         raw.s_first_ino = 11.into();
     }
-    // The mark of a volume for tests of a development version.
+    // The flag for tests with a development version.
     raw.s_flags = (raw.s_flags.get() & !4).into();
 }
 
-/// Features and hints that follow from what is on the volume.
+/// Corrects features and hints that follow from what is on the volume.
 pub(super) async fn features(editor: &mut Editor<'_>, finding: &Finding) {
     let (compat, incompat, ro) = (editor.sb.compat(), editor.sb.incompat(), editor.sb.ro_compat());
     let (mut new_compat, mut new_incompat, mut new_ro) = (compat, incompat, ro);
@@ -123,7 +123,7 @@ pub(super) async fn features(editor: &mut Editor<'_>, finding: &Finding) {
             }
         }
         Code::SuperblockHint => {
-            // Linux on x86 has signed characters, and names were most likely hashed there.
+            // On x86, Linux uses signed characters, and the names were most likely hashed there.
             let flags = sb.raw().s_flags.get();
             sb.raw_mut().s_flags = (flags | 1).into();
         }
@@ -173,8 +173,8 @@ pub(super) async fn features(editor: &mut Editor<'_>, finding: &Finding) {
     editor.write_superblock().await;
 }
 
-/// Whether an inode really has the structure that a flag promises. Then the volume has lost the
-/// feature; otherwise damage has set the flag.
+/// Whether an inode really has the structure that a flag indicates. If so, the volume has lost the
+/// feature; if not, damage has set the flag.
 async fn proves(editor: &Editor<'_>, inode: &Inode, flag: InodeFlags) -> bool {
     match flag {
         InodeFlags::EXTENTS => inode.map()[..2] == extant_format::EXTENT_MAGIC.to_le_bytes(),
@@ -189,8 +189,8 @@ async fn proves(editor: &Editor<'_>, inode: &Inode, flag: InodeFlags) -> bool {
     }
 }
 
-/// Writes the journal's newer copies of blocks home, and empties the log. Transactions are given up
-/// only if that is allowed.
+/// Writes the journal's newer copies of blocks home, and empties the log. Gives transactions up
+/// only if the policy allows it.
 pub(super) async fn replay(editor: &mut Editor<'_>) -> bool {
     let finding = Finding {
         code: Code::JournalState,
@@ -227,7 +227,7 @@ pub(super) async fn replay(editor: &mut Editor<'_>) -> bool {
         editor.obstacle = Some(format!("the journal cannot be replayed as a mount does: {why}"));
         return false;
     }
-    // A mount would refuse; what the log still holds is nevertheless newer.
+    // A mount would refuse this journal, but what can be read from its log is still newer.
     let Ok(found) = extant_fs::journal_copies(device.clone()).await else { return false };
     for (home, copy) in found.copies {
         let Some(mut bytes) = editor.block(copy.block.0).await else { continue };
@@ -247,7 +247,8 @@ pub(super) async fn replay(editor: &mut Editor<'_>) -> bool {
 /// Makes the journal's log empty and the volume say so.
 async fn empty_log(editor: &mut Editor<'_>) {
     if let Some((at, mut journal, mut block)) = log(editor).await {
-        // Blocks of old transactions must not look like the next ones.
+        // Choose a sequence number at which blocks of old transactions cannot look like the next
+        // ones.
         let next = journal.sequence().wrapping_add(journal.blocks());
         journal.set_position(None, next);
         journal.set_errno(0);
@@ -259,7 +260,7 @@ async fn empty_log(editor: &mut Editor<'_>) {
     editor.write_superblock().await;
 }
 
-/// The journal's superblock: its block, what it says, and its bytes.
+/// Returns the journal's superblock: its block, its fields, and its bytes.
 async fn log(editor: &Editor<'_>) -> Option<(u64, JournalSuperblock, Vec<u8>)> {
     let number = editor.sb.journal_inode()?;
     let inode = editor.inode(number).await?;
@@ -288,7 +289,7 @@ pub(super) async fn journal(editor: &mut Editor<'_>, finding: &Finding) {
                 raw.s_feature_incompat = (incompat - Incompat::RECOVER).bits().into();
                 raw.s_journal_inum = 0.into();
             } else {
-                // As e2fsck does: the log is what was written last.
+                // The log contains what was written last, so replay it, as e2fsck does.
                 raw.s_feature_incompat = (incompat | Incompat::RECOVER).bits().into();
                 editor.write_superblock().await;
                 return editor.say("replay the journal", "what was written without it");
@@ -350,7 +351,8 @@ async fn journal_superblock(editor: &mut Editor<'_>) {
     editor.write_superblock().await;
 }
 
-/// Whether fields that only journals of several volumes have are as in a file of this one.
+/// Whether the fields that only a journal shared by several volumes uses are as in an internal
+/// journal.
 fn has_one_user(journal: &JournalSuperblock) -> bool {
     let raw = journal.raw();
     let later = [raw.s_feature_compat, raw.s_feature_incompat, raw.s_feature_ro_compat, raw.s_nr_users];
@@ -367,7 +369,7 @@ async fn journal_inode(editor: &mut Editor<'_>) {
 }
 
 /// Takes the journal's map from its copy in the superblock, if it differs; with `proven`, only if
-/// it leads to a journal.
+/// the copy leads to a journal.
 async fn take_journal_map(editor: &mut Editor<'_>, proven: bool) -> bool {
     let raw = *editor.sb.raw();
     let has_backup = raw.s_jnl_backup_type == 1 && raw.s_jnl_blocks[0].get() != 0;
@@ -409,7 +411,7 @@ async fn take_journal_map(editor: &mut Editor<'_>, proven: bool) -> bool {
     true
 }
 
-/// Does without the journal's file. A volume without a journal is complete.
+/// Removes the journal's file from a volume, which is complete without a journal.
 async fn give_journal_up(editor: &mut Editor<'_>) {
     let Some(number) = editor.sb.journal_inode() else { return };
     if number.0 <= editor.sb.inodes_count() && editor.sb.is_own_inode(number) {
@@ -426,7 +428,7 @@ async fn give_journal_up(editor: &mut Editor<'_>) {
     editor.write_superblock().await;
 }
 
-/// Gives up a journal that holds nothing, whose blocks are wanted for files.
+/// Gives up an empty journal whose blocks are needed for files.
 pub(super) async fn give_empty_journal_up(editor: &mut Editor<'_>) {
     let is_empty = match log(editor).await {
         Some((_, journal, _)) => journal.start().is_none(),
@@ -453,7 +455,7 @@ pub(super) async fn descriptor(editor: &mut Editor<'_>, finding: &Finding) {
     let uninit = GroupFlags::INODE_UNINIT | GroupFlags::BLOCK_UNINIT;
     let is_unsealed = !editor.sb.has_group_csum() || finding.code == Code::DescriptorChecksum;
     if is_unsealed || gd.unused_inodes > editor.sb.inodes_per_group() {
-        // What they say of unused inodes cannot be trusted, so that all of the table is read.
+        // The flags and the count of unused inodes cannot be trusted, so have the whole table read.
         (gd.flags, gd.unused_inodes) = (gd.flags - uninit, 0);
     }
     let per_block = editor.sb.descriptors_per_block();

@@ -1,4 +1,5 @@
-//! Extended attributes: what makes no sense is dropped one by one, and the rest written anew.
+//! Extended attributes: those that make no sense are dropped one by one, and the rest are written
+//! anew.
 
 use super::editor::Editor;
 use crate::Code;
@@ -51,7 +52,7 @@ fn word(bytes: &[u8], at: usize) -> u32 {
     bytes.get(at..).and_then(|rest| rest.first_chunk()).map_or(0, |bytes| u32::from_le_bytes(*bytes))
 }
 
-/// The attributes of an area that make sense, as far as entries can be followed.
+/// Returns the attributes of an area that make sense, as far as entries can be followed.
 fn lenient<'a>(editor: &Editor<'_>, base: &'a [u8], first: usize, number: InodeNumber) -> Vec<Xattr<'a>> {
     let mut found: Vec<Xattr<'a>> = Vec::new();
     let mut at = first;
@@ -102,7 +103,7 @@ fn is_sound(editor: &Editor<'_>, xattr: &Xattr<'_>, number: InodeNumber) -> bool
     }
 }
 
-/// Puts the hashes of attributes right whose values are in other inodes.
+/// Corrects the hashes of attributes whose values are in other inodes.
 async fn rehash(editor: &Editor<'_>, xattrs: &mut [Xattr<'_>]) {
     for xattr in xattrs {
         let XattrValue::Inode { inode, size } = xattr.value else { continue };
@@ -134,7 +135,7 @@ async fn in_inode(editor: &mut Editor<'_>, number: InodeNumber) {
     editor.say("drop the attribute, and keep the others in the inode", "the attribute");
 }
 
-/// Writes the attributes of a block anew; false if it is none.
+/// Writes the attributes of a block anew; returns false if it is not an attribute block.
 async fn rewrite(editor: &Editor<'_>, bytes: &mut [u8], number: InodeNumber, at: u64) -> bool {
     if word(bytes, 0) != extant_format::XATTR_MAGIC {
         return false;
@@ -160,7 +161,7 @@ async fn block(editor: &mut Editor<'_>, finding: &Finding, number: InodeNumber, 
                 editor.say("reseal it, for its entries make sense", "");
             }
         }
-        // The other one is in the inode, where Linux looks first.
+        // The duplicate is in the inode, where Linux looks first.
         Code::XattrDuplicate => {
             let Some(inode) = editor.inode(number).await else { return };
             drop_from_inode(editor, inode, &bytes).await;
@@ -169,7 +170,7 @@ async fn block(editor: &mut Editor<'_>, finding: &Finding, number: InodeNumber, 
             if rewrite(editor, &mut bytes, number, at).await {
                 return editor.set_block(at, &bytes).await;
             }
-            // Nothing in it is an attribute.
+            // The block contains no attributes.
             editor
                 .with_inode(number, |inode, _| {
                     if inode.xattr_block() == Some(block) {
@@ -181,8 +182,8 @@ async fn block(editor: &mut Editor<'_>, finding: &Finding, number: InodeNumber, 
     }
 }
 
-/// An attribute that is in the inode and in its block: the block's copy may be shared, so the one
-/// in the inode goes unless it is the only one that can.
+/// Removes attributes from the inode that are also in its attribute block. The block may be shared,
+/// so it is left alone. The inode's copy stays only if the block's copy makes no sense.
 async fn drop_from_inode(editor: &mut Editor<'_>, mut inode: Inode, bytes: &[u8]) {
     let number = inode.number;
     let tail = inode.tail.clone();
@@ -228,7 +229,7 @@ async fn value_references(editor: &mut Editor<'_>, number: InodeNumber, count: O
         .await;
 }
 
-/// The value in an inode.
+/// Returns the value stored in a value inode.
 async fn value(editor: &Editor<'_>, inode: &Inode) -> Option<Vec<u8>> {
     let size = usize::try_from(inode.size()).ok().filter(|&size| size <= 1 << 20)?;
     let map = super::maps::read(editor, inode).await;
@@ -244,13 +245,13 @@ fn value_seed(editor: &Editor<'_>) -> ChecksumSeed {
     editor.seed().unwrap_or_else(|| ChecksumSeed::from_uuid(&editor.sb.uuid()))
 }
 
-/// Whether an inode's contents have the hash that a value's inode keeps.
+/// Whether an inode's contents match the hash that a value inode stores.
 pub(super) async fn is_value(editor: &Editor<'_>, inode: &Inode) -> bool {
     let value = value(editor, inode).await;
     value.is_some_and(|value| ValueInode::hash_of(&value, value_seed(editor)) == inode.raw.i_atime.get())
 }
 
-/// Seals a value's inode with the hash of what is in it.
+/// Stores the hash of its contents in a value inode.
 async fn value_hash(editor: &mut Editor<'_>, number: InodeNumber) {
     let Some(mut inode) = editor.inode(number).await else { return };
     let Some(value) = value(editor, &inode).await else { return };
@@ -259,7 +260,7 @@ async fn value_hash(editor: &mut Editor<'_>, number: InodeNumber) {
     editor.say("take the hash of the value that is there", "");
 }
 
-/// Marks inodes that an inode's attributes name as holders of values, where their hashes prove it.
+/// Marks the inodes that an inode's attributes name as holders of values, if their hashes prove it.
 async fn mark_values(editor: &mut Editor<'_>, number: InodeNumber) -> bool {
     let Some(inode) = editor.inode(number).await else { return false };
     let mut wanted = Vec::new();
@@ -292,7 +293,7 @@ async fn mark_values(editor: &mut Editor<'_>, number: InodeNumber) -> bool {
     changed
 }
 
-/// Inodes with values of an area.
+/// Inodes that contain values of attributes in an area.
 fn values_of(base: &[u8], first: usize) -> Vec<InodeNumber> {
     let (mut at, mut found) = (first, Vec::new());
     while at + ENTRY <= base.len() && word(base, at) != 0 {
@@ -304,7 +305,8 @@ fn values_of(base: &[u8], first: usize) -> Vec<InodeNumber> {
     found
 }
 
-/// Makes a file of the inode of a value that no attribute refers to, so that it can have a name.
+/// Turns a value inode that no attribute refers to into an ordinary file, so that it can get a
+/// name.
 pub(super) async fn unmark_value(editor: &mut Editor<'_>, number: InodeNumber) {
     editor
         .with_inode(number, |inode, _| {

@@ -1,4 +1,4 @@
-//! Damaged volumes that are not part of the project, in the folder that `EXTANT_CORPUS` names.
+//! Damaged volumes from outside the project, in the folder that `EXTANT_CORPUS` names.
 
 use crate::testbed::{complains, e2fsck, examine, is_known_to_e2fsck, list};
 use flate2::read::MultiGzDecoder;
@@ -34,12 +34,12 @@ pub(crate) fn unpack(file: &Path) -> Option<Vec<u8>> {
     } else {
         return None;
     }
-    // The larger ones take long without optimisation.
+    // Larger volumes take long without optimisation.
     (bytes.len() <= 300 << 20).then_some(bytes)
 }
 
-/// The files of the corpus in order, each with the name of its folder. None if the corpus or a tool
-/// is missing.
+/// Returns the files of the corpus in order, each with the name of its folder; none if the corpus
+/// or a tool is missing.
 pub(crate) fn corpus_files() -> Vec<(String, PathBuf)> {
     let Some(corpus) = std::env::var_os("EXTANT_CORPUS") else {
         println!("skipped: EXTANT_CORPUS names no folder of damaged volumes");
@@ -59,7 +59,7 @@ pub(crate) fn corpus_files() -> Vec<(String, PathBuf)> {
         let name = folder.file_name().unwrap().to_str().unwrap().to_owned();
         within(&folder).into_iter().map(move |file| (name.clone(), file))
     };
-    // As in `2/3`: every third, beginning with the one of index 2.
+    // Such as `2/3`: every third file, beginning with index 2.
     let part = std::env::var("EXTANT_CORPUS_PART").unwrap_or_else(|_| "0/1".into());
     let (first, every) = part.split_once('/').expect("EXTANT_CORPUS_PART is written as 2/3");
     let (first, every) = (first.parse().unwrap(), every.parse().unwrap());

@@ -1,4 +1,4 @@
-//! One damage of each kind, made with debugfs or by changing bytes.
+//! One case of damage of each kind, made with debugfs or by changing bytes.
 
 use crate::testbed::{codes, complains, debugfs, e2fsck, examine, is_known_to_e2fsck, list, volume};
 use extant_check::Code;
@@ -7,7 +7,7 @@ use std::fs;
 pub(crate) const EXT4: &[&str] = &["-t", "ext4", "-b", "1024", "-g", "2048", "-O", "^has_journal"];
 pub(crate) const EXT2: &[&str] = &["-t", "ext2", "-b", "1024", "-g", "2048"];
 
-/// Changes with debugfs, and the code that each must be found as.
+/// debugfs commands, and the code that their damage must be found as.
 pub(crate) const WITH_DEBUGFS: [(&[&str], &[&str], Code); 46] = [
     (EXT4, &["sif /file links_count 5"], Code::LinkCount),
     (EXT4, &["sif /file mode 0"], Code::InodeMode),
@@ -92,7 +92,7 @@ fn each_damage_is_found_under_its_code() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Finds bytes, which must be there.
+/// Finds bytes that must be there.
 fn find(bytes: &[u8], what: &[u8]) -> usize {
     bytes.windows(what.len()).position(|window| window == what).unwrap()
 }

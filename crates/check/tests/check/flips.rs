@@ -1,11 +1,11 @@
-//! Single flipped bits in structures with 32-bit checksums: the original bytes come back.
+//! Single flipped bits in structures with 32-bit checksums: the repair restores the original bytes.
 
 use crate::repairs::{applied, planned, steps};
 use crate::testbed::{Random, debugfs, list, volume};
 use extant_check::repair::Policy;
 use std::fs;
 
-/// Flips; `EXTANT_CHECK_FLIPS` asks for more.
+/// Number of flips; `EXTANT_CHECK_FLIPS` asks for more.
 const COUNT: u64 = 200;
 
 /// Bytes of the volume that belong to structures of each kind.
@@ -18,7 +18,7 @@ fn structures(bytes: &[u8]) -> Vec<std::ops::Range<usize>> {
     let table = usize::try_from(word(descriptor + 8)).unwrap() * BLOCK;
     // Files, and the root directory.
     let inodes = (1..40).map(|n| table + n * INODE..table + (n + 1) * INODE);
-    // Without extra fields, as in some reserved ones, checksums have 16 bits.
+    // Inodes without extra fields, such as some reserved ones, have checksums of only 16 bits.
     let has_extra = |range: &std::ops::Range<usize>| bytes[range.start + 128] >= 4;
     let mut all: Vec<_> = inodes.filter(|range| !is_empty(range) && has_extra(range)).collect();
     for at in (0..bytes.len()).step_by(BLOCK) {
@@ -59,7 +59,7 @@ fn single_flips_come_back() {
         bytes[at] ^= 1 << random.below(8);
         let plan = planned(&bytes, Policy::Safe).unwrap();
         if plan.blocks() == 0 && plan.before.is_clean() {
-            // Bytes behind the entries of an index, which its checksum does not cover.
+            // Bytes behind the entries of an index are not covered by its checksum.
             continue;
         }
         let (after, _) = match plan.is_complete() {

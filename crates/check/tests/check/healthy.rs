@@ -1,4 +1,4 @@
-//! Volumes that are in order.
+//! Volumes without damage.
 
 use crate::testbed::{debugfs, e2fsck, examine, list, run, volume};
 use extant_block::{Bio, Device, Limits, MemDevice};
@@ -17,7 +17,7 @@ const PROFILES: [(&str, u32, &[&str]); 18] = [
     ("uninit", 6 << 10, &["-t", "ext4", "-b", "1024", "-O", "^metadata_csum,uninit_bg"]),
     ("groups", 8 << 10, &["-t", "ext4", "-b", "1024", "-g", "1024", "-G", "4"]),
     ("no-flex", 8 << 10, &["-t", "ext4", "-b", "1024", "-g", "1024", "-O", "^flex_bg,^resize_inode"]),
-    // The second meta block group is cut short.
+    // The second meta block group is shorter than the first.
     ("meta-bg", 7 << 10, &["-t", "ext4", "-b", "1024", "-g", "256", "-O", "meta_bg,^resize_inode"]),
     ("sparse2", 8 << 10, &["-t", "ext4", "-b", "1024", "-g", "1024", "-O", "sparse_super2,^resize_inode"]),
     ("not-sparse", 8 << 10, &["-t", "ext4", "-b", "1024", "-g", "1024", "-O", "^sparse_super,^resize_inode"]),
@@ -69,7 +69,7 @@ fn healthy_volumes_have_no_findings() {
                         "ea_set /dir user.third three",
                         "mkdir /made",
                         "rm /empty",
-                        // Its inode counts for the owner of the file.
+                        // The value inode counts for the owner of the file.
                         if name == "quota" { &large } else { "" },
                     ],
                 ),
@@ -84,7 +84,7 @@ fn healthy_volumes_have_no_findings() {
             if code != 0 {
                 assert_eq!(name, "quota", "{step}: {said}");
                 assert_ne!(step, "reindexed", "{said}");
-                // debugfs does not charge the file for a value in another inode either.
+                // debugfs does not charge the file for a value in another inode, either.
                 let blocks = said.contains("i_blocks is").then_some(&Code::InodeBlocks);
                 let expected: Vec<_> = blocks.into_iter().chain([&Code::QuotaUsage]).collect();
                 assert_eq!(checked.counts.keys().collect::<Vec<_>>(), expected, "{said}");
@@ -102,12 +102,12 @@ fn what_e2fsck_accepts_of_bad_blocks_and_journals_is_no_damage() {
     }
     let folder = tempfile::tempdir().unwrap();
     let bad = folder.path().join("bad");
-    // Three of a cluster, and one of another.
+    // Three blocks of one cluster, and one of another.
     fs::write(&bad, "9000\n9001\n9002\n9100\n").unwrap();
     let options = ["-t", "ext4", "-b", "1024", "-C", "4096", "-O", "bigalloc,^resize_inode", "-l"];
     let with_bad = [&options[..], &[bad.to_str().unwrap()]].concat();
     let bad = volume(folder.path(), "bigalloc", 16 << 10, &with_bad);
-    // As tune2fs -j makes it on a mounted volume.
+    // Like `tune2fs -j` does on a mounted volume.
     let named = volume(folder.path(), "named", 8 << 10, &["-t", "ext3", "-b", "1024", "-J", "size=1"]);
     debugfs(&named, &["write /dev/null .journal", "copy_inode <8> .journal", "clri <8>"]);
     let said = debugfs_says(&named, "stat .journal");
@@ -144,7 +144,7 @@ fn the_order_does_not_depend_on_tasks() {
     }
 }
 
-/// A device whose reads take a while, or none at all, and are counted.
+/// A device that counts its reads. They complete at once or after a while.
 #[derive(Debug)]
 struct Counted {
     inner: Arc<MemDevice>,
@@ -174,7 +174,7 @@ impl Device for Counted {
     }
 }
 
-/// Cached blocks are read from the page cache and others past it, and the findings are the same.
+/// Cached blocks are read from the page cache, other blocks past it, and the findings are the same.
 #[test]
 fn blocks_are_read_past_a_memory_that_lacks_them() {
     if !extant_testbed::have(&["mke2fs", "debugfs"]) {

@@ -1,4 +1,4 @@
-//! Volumes that were made to do harm: work and memory stay in proportion to the volume.
+//! Hostile volumes: work and memory stay in proportion to the volume.
 
 use crate::testbed::{debugfs, examine_on, examine_with, inode, list, number, u32_at, volume};
 use extant_block::{Bio, Device, Limits, MemDevice};
@@ -121,7 +121,7 @@ fn inode_tables_in_one_place_are_read_once() {
     let sound = base(folder.path(), &options);
     let groups = (sound.len() / BLOCK).div_ceil(256);
     let table = u32_at(&sound, 2 * BLOCK + 8);
-    // In the descriptors, and in all of their copies.
+    // The tables overlap in the descriptors, and in all of their copies.
     let overlap = |copies: &[usize]| {
         let mut bytes = sound.clone();
         for copy in copies {
@@ -137,7 +137,7 @@ fn inode_tables_in_one_place_are_read_once() {
     let (checked, times) = measured(&overlap(&all), Options::default());
     assert!(checked.counts[&Code::DescriptorPlace] >= groups as u64 - 1);
     assert!(times < 4.0, "the volume was read {times} times");
-    // A copy tells where the tables are: nothing else is wrong then.
+    // A copy of the descriptors says where the tables are, so nothing else is wrong.
     let checked = examine_with(overlap(&[0]), Options::default()).unwrap();
     let codes: Vec<_> = checked.counts.keys().copied().collect();
     assert_eq!(codes, [Code::DescriptorPlace], "{}", list(&checked));
@@ -153,11 +153,11 @@ fn memory_is_limited_and_says_so() {
     let with = |memory: u64| Options { memory_bytes: Some(memory), ..Options::default() };
     let enough = same_with_any_tasks(&bytes, &with(25 << 20));
     assert!(enough.is_clean(), "{}", list(&enough));
-    // Not enough for descriptors, bits, inodes or directories.
+    // Memory that is not enough for descriptors, bits, inodes or directories.
     let mut short = 0;
     for limit_bytes in ((24 << 20)..).step_by(1200) {
         let checked = same_with_any_tasks(&bytes, &with(limit_bytes));
-        // What is missing is not damage.
+        // What could not be checked is not reported as damage.
         assert!(checked.findings.is_empty(), "{limit_bytes}: {}", list(&checked));
         if checked.is_clean() {
             break;
@@ -206,8 +206,8 @@ fn findings_are_limited_and_told_once() {
     assert!(matches!(ended, Err(CheckError::Cancelled)));
 }
 
-/// Pointers of a triple indirect block that lead past file blocks of 32 bits are not those of the
-/// low bits.
+/// Pointers of a triple indirect block to file blocks beyond 32 bits are not mistaken for those of
+/// the low 32 bits.
 #[test]
 fn pointers_past_the_last_file_block_fill_no_hole() {
     if !extant_testbed::have(&["mke2fs", "debugfs"]) {

@@ -16,7 +16,7 @@ fn indexes_are_built_anew() {
         return;
     }
     let folder = tempfile::tempdir().unwrap();
-    // So many leaves that the index has two levels.
+    // Enough leaves to give the index two levels.
     let names = folder.path().join("names");
     fs::create_dir_all(names.join("deep")).unwrap();
     fs::write(names.join("file"), "").unwrap();

@@ -1,4 +1,5 @@
-//! Repairs of volumes whose journal is dirty: no safe repair gives up what it holds.
+//! Repairs of volumes whose journal is dirty: a safe repair never discards what the journal
+//! contains.
 
 use crate::repairs::{NOW, applied, planned, rt, steps};
 use crate::testbed::{debugfs, list, volume};
@@ -11,7 +12,7 @@ use std::sync::Arc;
 
 const EXT4: &[&str] = &["-t", "ext4", "-b", "1024"];
 
-/// Offset of the first block that begins as a block of the log of this kind.
+/// Offset of the `nth` block that begins like a block of the log of this kind.
 fn log_block(bytes: &[u8], kind: u32, nth: usize) -> usize {
     let head = [0xc03b_3998_u32.to_be_bytes(), kind.to_be_bytes()].concat();
     let blocks = bytes.chunks(1024).enumerate().filter(|(_, block)| block.starts_with(&head));

@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A volume with a file of so many extents that its tree has two levels below the inode.
+/// A volume with a file that has enough extents for a tree with two levels below the inode.
 fn sound(folder: &Path) -> (PathBuf, Vec<u8>) {
     let options = ["-t", "ext4", "-b", "1024", "-O", "^has_journal", "-N", "192"];
     let image = volume(folder, "lost", 4 << 10, &options);
@@ -65,7 +65,7 @@ fn lost_nodes_and_blocks_come_back() {
     for (what, damage) in damages {
         let mut bytes = sound.clone();
         damage(&mut bytes);
-        // e2fsck and a second check are silent, and the repair can be undone.
+        // e2fsck and a second check find nothing, and the repair can be undone.
         let after = repaired(what, &bytes, &image).unwrap_or_else(|said| panic!("{said}"));
         let now = tree(after);
         let differ: Vec<_> = missing(&was, &now).chain(missing(&now, &was)).collect();
@@ -99,7 +99,7 @@ impl Device for Watched {
     }
 }
 
-/// A lost node is read once, however many inodes lack a node.
+/// A lost node is read once, even if many inodes lack a node.
 #[test]
 fn lost_blocks_are_searched_once_in_each_check() {
     if !extant_testbed::have(&["mke2fs", "e2fsck", "debugfs"]) {

@@ -1,5 +1,5 @@
-//! Checks and repairs against e2fsck: healthy volumes have no findings, damaged ones have the right
-//! ones, and repaired ones have none again.
+//! Checks and repairs compared with e2fsck: healthy volumes have no findings, damaged ones have the
+//! right findings, and repaired ones have none again.
 
 mod corpus;
 mod damage;

@@ -1,4 +1,4 @@
-//! Blocks of files and directories that are mapped in wrong places.
+//! Files and directories with blocks that are mapped in the wrong place.
 
 use crate::repairs::repaired;
 use crate::survivors::tree;
@@ -45,13 +45,14 @@ fn blocks_in_wrong_places_of_clusters_are_copied() {
     let file = number(&image, "/large");
     let read = |image: &Path| run("debugfs", &["-R", "cat /large", image.to_str().unwrap()]);
     let was = read(&image);
-    // Its first extent begins a block too late.
+    // The file's first extent begins a block too late.
     change(&mut bytes, file, |inode| {
         let at = u32::from_le_bytes(inode.raw.i_block[20..24].try_into().unwrap());
         inode.raw.i_block[20..24].copy_from_slice(&(at + 1).to_le_bytes());
     });
     repair("clusters", &bytes, &image);
-    // What the extent maps is kept as it is: the file, and at its end what follows it on the disk.
+    // Everything that the extent maps is kept: the file, and at its end what follows it on the
+    // disk.
     let now = read(&image);
     assert!(now.len() == was.len() && now[..200_000] == was[..200_000]);
 }
@@ -68,7 +69,7 @@ fn a_cluster_of_a_file_lies_in_one_of_the_volume() {
         let map = &mut inode.raw.i_block;
         assert_eq!(map[2], 1, "its extents");
         let place = u32::from_le_bytes(map[20..24].try_into().unwrap());
-        // Two blocks as before, and two of the next cluster behind them.
+        // Two blocks as before, and two of the next cluster after them.
         (map[2], map[16], map[17]) = (2, 2, 0);
         let second = [2, 2, place + 6];
         for (to, word) in map[24..36].chunks_exact_mut(4).zip(second) {
@@ -89,7 +90,7 @@ fn a_journal_that_maps_more_than_its_size_is_found() {
     let image = volume(folder.path(), "journal", 8 << 10, &["-t", "ext4", "-b", "1024", "-N", "192"]);
     let mut bytes = fs::read(&image).unwrap();
     change(&mut bytes, 8, |inode| {
-        // The length of the last of its extents.
+        // The length of the file's last extent.
         let at = 12 * usize::from(inode.raw.i_block[2]) + 4;
         inode.raw.i_block[at] += 2;
     });
@@ -98,7 +99,7 @@ fn a_journal_that_maps_more_than_its_size_is_found() {
     repair("journal", &bytes, &image);
 }
 
-/// debugfs commands that make a map lead into other structures. Only the file itself may change.
+/// debugfs commands that make a map point into other structures. Only the file itself may change.
 #[test]
 fn what_a_wrong_pointer_leads_to_is_kept() {
     if !extant_testbed::have(&["mke2fs", "e2fsck", "debugfs"]) {
@@ -149,7 +150,7 @@ fn an_inode_that_lost_one_field_is_kept() {
     let links = ["/file", "/dir", "/many", "/short"].map(|path| (path, 26, [0; 4]));
     for (path, offset, field) in flags.into_iter().chain(modes).chain(links) {
         let mut bytes = sound.clone();
-        // Not sealed: the checksum is wrong, too.
+        // The checksum is not updated, so it is wrong, too.
         let at = inode(&bytes, number(&image, path)) + offset;
         bytes[at..at + 4].copy_from_slice(&field);
         let what = format!("{path}, {field:x?} at {offset}");
@@ -160,8 +161,8 @@ fn an_inode_that_lost_one_field_is_kept() {
     }
 }
 
-/// A link's target is not mapped at the beginning. Directory entries follow one whose length is
-/// wrong, in a block and in an inode.
+/// A link's target is not mapped at the beginning. Directory entries follow an entry whose length
+/// is wrong, in a block and in an inode.
 #[test]
 fn targets_and_names_behind_damage_are_kept() {
     if !extant_testbed::have(&["mke2fs", "e2fsck", "debugfs"]) {

@@ -1,5 +1,5 @@
-//! Random damage. The check must not crash or hang, must agree with e2fsck on whether something is
-//! wrong, and a repair must keep every file that e2fsck keeps.
+//! Random damage. The check must not crash or hang, and must agree with e2fsck on whether something
+//! is wrong. A repair must keep every file that e2fsck keeps.
 
 use crate::repairs::{planned, repaired};
 use crate::survivors::{Reached, Tree, tree};
@@ -11,9 +11,9 @@ use extant_check::{Checked, Code, Finding, Options};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Mutations of each volume; `EXTANT_CHECK_MUTATIONS` asks for more.
+/// Number of mutations of each volume; `EXTANT_CHECK_MUTATIONS` asks for more.
 const COUNT: u64 = 8;
-/// One damaged volume in this many is repaired; with `EXTANT_CHECK_MUTATIONS`, all are.
+/// One damaged volume in this many is repaired; with `EXTANT_CHECK_MUTATIONS`, all of them are.
 const REPAIRED: u64 = 8;
 
 const VOLUMES: [(&str, u32, &[&str]); 10] = [
@@ -62,7 +62,7 @@ fn mutate(bytes: &mut [u8], blocks: &[usize], random: &mut Random) {
     }
 }
 
-/// A volume in order, with files.
+/// A volume without damage, with files on it.
 fn sound(folder: &Path, name: &str, kib: u32, options: &[&str]) -> PathBuf {
     let image = folder.join(name);
     if kib < 1 << 10 {
@@ -75,7 +75,7 @@ fn sound(folder: &Path, name: &str, kib: u32, options: &[&str]) -> PathBuf {
     } else {
         volume(folder, name, kib, options);
         if options.contains(&"ext4") && !options.contains(&"-C") {
-            // A file of so many extents that they need nodes.
+            // A file with so many extents that they need nodes.
             let holes: Vec<String> = (0..30).map(|n| format!("punch /large {} {}", 4 * n, 4 * n)).collect();
             debugfs(&image, &holes.iter().map(String::as_str).collect::<Vec<_>>());
         }
@@ -85,7 +85,7 @@ fn sound(folder: &Path, name: &str, kib: u32, options: &[&str]) -> PathBuf {
     image
 }
 
-/// A row of the table of differences in docs/check.md, and its findings.
+/// A row of the table of differences in docs/check.md, and which findings it covers.
 type Difference = (&'static str, fn(&Finding) -> bool);
 
 /// Findings that e2fsck does not report, although it knows their codes.
@@ -123,7 +123,7 @@ const OURS: [Difference; 11] = [
     }),
 ];
 
-/// Findings of e2fsck alone: a row of that table, and e2fsck's words.
+/// Findings that only e2fsck has: a row of that table, and e2fsck's words.
 const THEIRS: [(&str, &str); 2] = [
     (
         "an attribute without a value whose offset is out of range",
@@ -151,7 +151,7 @@ fn the_documentation_explains_each_difference() {
     }
     let mut rows: Vec<&str> = ours.lines().filter(|line| line.starts_with("| `")).collect();
     for code in Code::ALL {
-        // e2fsck never looks at these.
+        // e2fsck does not check this.
         if let Some(reason) = code.e2fsck().strip_prefix("none: ") {
             let row = format!("| `{code}` | {reason} |");
             assert!(rows.contains(&&*row), "docs/check.md lacks: {row}");
@@ -162,26 +162,26 @@ fn the_documentation_explains_each_difference() {
     assert_eq!(cases, OURS.map(|(row, _)| row));
 }
 
-/// Whether the place of an inode table is lost in all copies. We do not repair that; e2fsck makes
-/// an empty table, or happens to choose the old place.
+/// Whether the location of an inode table is lost in all copies. We do not repair that; e2fsck
+/// makes an empty table, or happens to choose the old location.
 fn has_no_table(bytes: &[u8]) -> bool {
     planned(bytes, Policy::All).is_ok_and(|plan| plan.left().any(|left| left.code == Code::DescriptorPlace))
 }
 
-/// What the repair of a volume is to be compared with.
+/// What to compare the repair of a volume with.
 struct Case<'a> {
     name: &'a str,
     bytes: &'a [u8],
     image: &'a Path,
-    /// What could be reached before the damage.
+    /// The files that could be reached before the damage.
     was: &'a Tree,
 }
 
 impl Case<'_> {
-    /// What is wrong with the repair, if anything.
+    /// Returns what is wrong with the repair, if anything.
     fn judge(&self) -> Option<String> {
         let repaired = repaired(self.name, self.bytes, self.image).map(tree);
-        // e2fsck cannot keep more than everything.
+        // e2fsck cannot keep more than the files that were reachable before the damage.
         let is_whole = |ours: &Tree| self.was.iter().all(|(path, file)| ours.get(path) == Some(file));
         if repaired.as_ref().is_ok_and(is_whole) {
             return None;
@@ -193,13 +193,13 @@ impl Case<'_> {
         });
         let theirs = tree(fs::read(self.image).unwrap());
         let has = |tree: &Tree, file: &Reached| tree.values().any(|other| other == file);
-        // A table of inodes that is not there is made anew, which leaves an empty /lost+found.
+        // A repair that makes a new inode table leaves an empty /lost+found.
         let is_own = |path: &[u8]| path == b"/lost+found";
         let has_any = self.was.iter().any(|(path, file)| !is_own(path) && has(&theirs, file));
         let is_theirs_sound = has_any && is_silent;
         let ours = match repaired {
             Ok(ours) => ours,
-            // e2fsck cannot repair this.
+            // A failed repair counts only if e2fsck succeeds, and no inode table is lost.
             Err(_) if !is_theirs_sound || has_no_table(self.bytes) => return None,
             Err(said) => return Some(said),
         };
@@ -210,7 +210,7 @@ impl Case<'_> {
         for (path, file) in self.was {
             let shown = String::from_utf8_lossy(path);
             let is_at = |path: &[u8]| ours.get(path) == Some(file);
-            // e2fsck keeps both entries if a name is in two blocks.
+            // If a name is in two blocks, e2fsck keeps both entries.
             let is_renamed = || (0..4).any(|n| is_at(&[path, format!("~{n}").as_bytes()].concat()));
             if has(&theirs, file) && !has(&ours, file) {
                 lost.push(format!("{shown}, {file:?}"));
@@ -230,7 +230,7 @@ impl Case<'_> {
     }
 }
 
-/// Prints which volume was tested when the test panicked.
+/// Prints the name of the tested volume if the test panics.
 struct Named<'a>(&'a str, u64);
 
 impl Drop for Named<'_> {
@@ -250,7 +250,7 @@ fn e2fsck_agrees_about_random_damage() {
     let (count, repaired) = asked.map_or((COUNT, REPAIRED), |count| (count, 1));
     let first = std::env::var("EXTANT_CHECK_SEED").ok().and_then(|n| n.parse().ok()).unwrap_or(1);
     let only = std::env::var("EXTANT_CHECK_ONLY").unwrap_or_default();
-    // Damaged volumes on which the two disagree are kept here.
+    // Damaged volumes on which e2fsck and this crate disagree are kept here.
     let keep = std::env::var_os("EXTANT_CHECK_KEEP").map(PathBuf::from);
     let folder = tempfile::tempdir().unwrap();
     let mut wrong = Vec::new();
@@ -259,7 +259,7 @@ fn e2fsck_agrees_about_random_damage() {
         let base = fs::read(&image).unwrap();
         let was = tree(base.clone());
         assert!(was.len() > 4, "{name}");
-        // Zeros and contents of files are of no interest.
+        // Damage to zeros and to contents of files is of no interest.
         let is_metadata =
             |block: &&[u8]| block.iter().any(|&b| b != 0) && !block.iter().all(|&b| b == block[0]);
         let blocks: Vec<usize> =
@@ -273,7 +273,7 @@ fn e2fsck_agrees_about_random_damage() {
             }
             fs::write(&image, &bytes).unwrap();
             let ours = examine(bytes.clone());
-            // The same list with any number of tasks and of reads in flight.
+            // The list of findings does not depend on the number of tasks and of reads in flight.
             let (tasks, depth) = (1 + seed as usize % 7, 1 + seed as usize % 5);
             let again = examine_with(bytes.clone(), Options { tasks, depth, ..Options::default() });
             let lists = [&ours, &again].map(|ours| ours.as_ref().map(list).map_err(ToString::to_string));

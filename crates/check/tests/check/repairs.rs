@@ -1,4 +1,4 @@
-//! Repairs: e2fsck finds nothing afterwards, nor does a second check; they can be undone, and be
+//! Repairs: afterwards, e2fsck and a second check find nothing. Repairs can be undone, and
 //! interrupted at every write.
 
 use crate::corpus::{corpus_files, unpack};
@@ -28,7 +28,7 @@ pub(crate) fn planned(bytes: &[u8], policy: Policy) -> Result<Plan, String> {
     rt().block_on(plan(rt(), device, options, policy)).unwrap().map_err(|error| error.to_string())
 }
 
-/// Carries out a plan; the volume, and the undo file.
+/// Carries out a plan; returns the volume and the undo file.
 pub(crate) fn applied(bytes: &[u8], plan: &Plan) -> (Vec<u8>, MemDevice) {
     let device = MemDevice::from_bytes(bytes.to_vec());
     let undo = MemDevice::new(usize::try_from(plan.undo_bytes()).unwrap());
@@ -41,7 +41,7 @@ pub(crate) async fn carry_out(plan: &Plan, volume: &dyn Device, undo: &dyn Devic
     plan.apply(volume, &mut file, undo, &Guard::unshared(rt())).await
 }
 
-/// Undoes a repair; whether there was anything to put back.
+/// Undoes a repair; returns whether there was anything to put back.
 pub(crate) fn undone(volume: &dyn Device, undo: &dyn Device, target: Target) -> Result<bool, UndoError> {
     rt().block_on(async {
         UndoFile::read(undo).await?.undo(volume, undo, target, &Guard::unshared(rt())).await
@@ -56,12 +56,13 @@ pub(crate) fn steps(plan: &Plan) -> String {
     lines.collect::<Vec<_>>().join("\n")
 }
 
-/// What is wrong with the repair of a volume, if anything.
+/// Returns what is wrong with the repair of a volume, if anything.
 fn judge(name: &str, bytes: &[u8], image: &std::path::Path) -> Option<String> {
     repaired(name, bytes, image).err()
 }
 
-/// A volume after its repair, or what is wrong with that. It is left in `image`, too.
+/// Returns a volume after its repair, or what is wrong with the repair. The volume is also left in
+/// `image`.
 pub(crate) fn repaired(name: &str, bytes: &[u8], image: &std::path::Path) -> Result<Vec<u8>, String> {
     let plan = planned(bytes, Policy::All).map_err(|error| format!("{name}: {error}"))?;
     if !plan.is_complete() {
@@ -146,7 +147,7 @@ fn what_loses_nothing_is_safe_and_the_rest_is_not_begun() {
     assert!(lost[0].lost.contains("inner"), "{}", lost[0].lost);
 }
 
-/// A device that takes so many more writes and flushes; several share the count.
+/// A device that fails after this many writes and flushes; several devices can share the count.
 #[derive(Debug)]
 struct Dying {
     inner: Arc<MemDevice>,
@@ -201,7 +202,7 @@ fn a_repair_can_be_interrupted_at_every_write() {
             }
         };
         states.push(file.state());
-        // Undoing is interrupted, too.
+        // Interrupt the undoing, too.
         left.store(cut % 7, Ordering::Relaxed);
         let _ = undone(&dying(&volume), &dying(&undo), Target::default());
         undone(&*volume, &*undo, Target::default()).unwrap();
@@ -263,7 +264,7 @@ fn the_corpus_is_repaired() {
         count += 1;
         fs::write(&image, &bytes).unwrap();
         let found = judge(&name, &bytes, &image);
-        // For comparing trees with those that e2fsck leaves.
+        // To compare trees with those that e2fsck leaves.
         if let Some(out) = std::env::var_os("EXTANT_CORPUS_OUT") {
             let file = file.file_name().unwrap().to_str().unwrap();
             fs::copy(&image, PathBuf::from(out).join(format!("{name}.{file}"))).unwrap();
@@ -275,7 +276,7 @@ fn the_corpus_is_repaired() {
     assert!(wrong.is_empty(), "{} of {count} volumes\n{}", wrong.len(), wrong.join("\n\n"));
 }
 
-/// e2fsck and this crate agree about what is left of a tree.
+/// A repair keeps every file that e2fsck keeps.
 #[test]
 fn nothing_is_lost_that_e2fsck_keeps() {
     if !extant_testbed::have(&["mke2fs", "e2fsck", "debugfs"]) {

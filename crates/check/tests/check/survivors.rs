@@ -1,4 +1,4 @@
-//! The files that a volume's paths lead to.
+//! The files that can be reached by path on a volume.
 
 use crate::repairs::rt;
 use extant_block::MemDevice;
@@ -7,7 +7,7 @@ use extant_fs::{OpenOptions, Volume};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// A file that a path leads to.
+/// A file that can be reached by path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Reached {
     inode: InodeNumber,
@@ -19,7 +19,7 @@ pub(crate) struct Reached {
 /// Files by their paths.
 pub(crate) type Tree = BTreeMap<Vec<u8>, Reached>;
 
-/// Bytes of a file that are read.
+/// Maximum number of bytes to read of a file.
 const MOST_BYTES: u64 = 1 << 20;
 
 /// Everything that can be read on a volume, by path.

@@ -23,12 +23,12 @@ pub(crate) fn examine_on(device: Arc<dyn Device>, options: Options) -> Result<Ch
     rt.block_on(check(rt, device, options)).unwrap()
 }
 
-/// Codes of what was found, without duplicates.
+/// Codes of the findings, without duplicates.
 pub(crate) fn codes(checked: &Checked) -> Vec<&'static str> {
     checked.counts.keys().map(|code| code.as_str()).collect()
 }
 
-/// All findings, for messages of tests.
+/// Lists all findings, for the messages of tests.
 pub(crate) fn list(checked: &Checked) -> String {
     let lines = checked.findings.iter().map(|finding| {
         format!(
@@ -43,12 +43,12 @@ pub(crate) fn list(checked: &Checked) -> String {
     lines.collect::<Vec<_>>().join("\n")
 }
 
-/// Whether e2fsck has a name for it.
+/// Whether e2fsck has a name for this code.
 pub(crate) fn is_known_to_e2fsck(code: Code) -> bool {
     !code.e2fsck().starts_with("none")
 }
 
-/// Whether `e2fsck -fn` found something. Some answers do not count for its exit code.
+/// Whether `e2fsck -fn` found something. Some problems that it reports do not affect its exit code.
 pub(crate) fn complains((exit, said): &(i32, String)) -> bool {
     let is_question = |line: &str| line.ends_with("? no") && !line.contains("Optimize");
     *exit != 0 || said.lines().any(is_question)
@@ -78,8 +78,8 @@ pub(crate) fn debugfs(image: &Path, commands: &[&str]) {
     run("debugfs", &["-w", "-f", script.to_str().unwrap(), image.to_str().unwrap()]);
 }
 
-/// A folder with files for volumes: one of each kind that needs no root, and a directory of several
-/// blocks.
+/// Creates a folder with files to put on volumes: one of each kind that can be created without
+/// root, and a directory of several blocks.
 fn files(folder: &Path) {
     let root = folder.join("files");
     if root.exists() {
@@ -123,7 +123,7 @@ pub(crate) fn inode(bytes: &[u8], number: usize) -> usize {
     table + (number - 1) * size
 }
 
-/// Changes an inode of the first group, and seals it.
+/// Changes an inode of the first group, and updates its checksum.
 pub(crate) fn change(bytes: &mut [u8], number: usize, change: impl Fn(&mut Inode)) {
     let sb = Superblock::parse(&bytes[1024..]).unwrap();
     let at = inode(bytes, number);
@@ -133,20 +133,20 @@ pub(crate) fn change(bytes: &mut [u8], number: usize, change: impl Fn(&mut Inode
     inode.write_to(to, &sb);
 }
 
-/// The number of a file.
+/// Returns the inode number of a file.
 pub(crate) fn number(image: &Path, path: &str) -> usize {
     let said = run("debugfs", &["-R", &format!("stat {path}"), image.to_str().unwrap()]);
     said.split_whitespace().nth(1).unwrap().parse().unwrap()
 }
 
-/// The block that a file's block is in.
+/// Returns the block of the volume that contains a block of a file.
 pub(crate) fn place(image: &Path, path: &str, logical: u32) -> u32 {
     let said = run("debugfs", &["-R", &format!("bmap {path} {logical}"), image.to_str().unwrap()]);
     let end = said.find(|c: char| !c.is_ascii_digit()).unwrap_or(said.len());
     said[..end].parse().unwrap()
 }
 
-/// A generator with a seed.
+/// A random number generator with a seed.
 pub(crate) struct Random(u64);
 
 impl Random {

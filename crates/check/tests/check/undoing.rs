@@ -1,4 +1,4 @@
-//! Undo files: they put back their own volume only, and only if nothing else changed it.
+//! Undo files are applied only to their own volume, and only if nothing else changed it.
 
 use crate::repairs::{NOW, applied, carry_out, planned, rt, undone, wreck};
 use crate::testbed::{change, number, volume};
@@ -14,7 +14,7 @@ const HERE: Target = Target { offset_bytes: 0, counter_at: None };
 /// Offset of the volume's UUID.
 const UUID: usize = 1024 + 0x68;
 
-/// A repaired volume as before, its plan, and as afterwards with the undo file.
+/// Returns a volume before its repair, the plan, and the volume afterwards with the undo file.
 fn repaired() -> Option<(Vec<u8>, Plan, Vec<u8>, MemDevice)> {
     static PLANNED: OnceLock<(Vec<u8>, Plan)> = OnceLock::new();
     if !extant_testbed::have(&["mke2fs", "debugfs"]) {
@@ -30,7 +30,7 @@ fn repaired() -> Option<(Vec<u8>, Plan, Vec<u8>, MemDevice)> {
     Some((before.clone(), plan.clone(), after, undo))
 }
 
-/// An undo file in the state that it has while the volume is written.
+/// An undo file in the state that it has while the volume is being written.
 fn open_file(before: &[u8], plan: &Plan) -> MemDevice {
     let undo = MemDevice::new(usize::try_from(plan.undo_bytes()).unwrap());
     let volume = MemDevice::from_bytes(before.to_vec());
@@ -52,7 +52,7 @@ fn another_volume_is_never_rolled_back() {
     other[UUID] ^= 1;
     let elsewhere = Target { offset_bytes: 1 << 20, ..HERE };
     let longer = [&after[..], &[0; 4096]].concat();
-    // A repair that was interrupted is as particular.
+    // Undoing an interrupted repair is as strict.
     for undo in [&undo, &open_file(&before, &plan)] {
         assert!(refused(&other, HERE, undo).contains("UUID"));
         assert!(refused(&after, elsewhere, undo).contains("byte 1048576"));
@@ -69,7 +69,7 @@ fn what_was_changed_meanwhile_is_not_rolled_back() {
         assert!(device.to_bytes() == bytes);
         assert!(matches!(error, UndoError::Changed(1)), "{error}");
     };
-    // The mount count, which every mount changes.
+    // Change the mount count, as every mount does.
     let mounted = |bytes: &[u8]| {
         let mut bytes = bytes.to_vec();
         bytes[1024 + 0x34] ^= 1;
@@ -79,7 +79,7 @@ fn what_was_changed_meanwhile_is_not_rolled_back() {
     let open = open_file(&before, &plan);
     changed(&mounted(&before), &open);
     changed(&mounted(&after), &open);
-    // Cut between two sectors of a block, it is still ours.
+    // A block cut between two sectors is recognized as an interrupted repair.
     let (at, _) = before.iter().zip(&after).enumerate().find(|(_, (old, new))| old != new).unwrap();
     let sector = at / 512 * 512;
     let mut torn = before.clone();
@@ -96,17 +96,17 @@ fn a_repair_that_was_undone_is_undone_by_the_volumes_state() {
     assert!(undone(&device, &undo, HERE).unwrap());
     assert!(!undone(&device, &undo, HERE).unwrap());
     assert!(device.to_bytes() == before);
-    // The same repair again.
+    // The same repair was applied again.
     let device = MemDevice::from_bytes(after.clone());
     assert!(undone(&device, &undo, HERE).unwrap());
     assert!(device.to_bytes() == before);
-    // Half of it, which no interruption of a repair leaves behind this undo file.
+    // Half of the repair is applied, which an interruption cannot cause with this undo file.
     let half: Vec<u8> = [&after[..8192], &before[8192..]].concat();
     assert!(half != before && half != after);
     let device = MemDevice::from_bytes(half.clone());
     assert!(matches!(undone(&device, &undo, HERE), Err(UndoError::Changed(_))));
     assert!(device.to_bytes() == half);
-    // All of it, but the undo file does not know.
+    // All of the repair is applied, but the undo file does not say so.
     let (device, open) = (MemDevice::from_bytes(after.clone()), open_file(&before, &plan));
     let resumed =
         async { UndoFile::read(&open).await?.resume(&device, &open, HERE, &Guard::unshared(rt())).await };
@@ -115,7 +115,7 @@ fn a_repair_that_was_undone_is_undone_by_the_volumes_state() {
     assert!(undone(&device, &open, HERE).unwrap());
 }
 
-/// A device of which some operations fail.
+/// A device on which some operations fail.
 #[derive(Debug)]
 struct Refusing {
     inner: MemDevice,
@@ -157,7 +157,7 @@ fn without_an_undo_file_nothing_is_written() {
     let error = rt().block_on(plan.prepare(&device, HERE, &short)).unwrap().unwrap_err();
     assert!(matches!(error, UndoError::TooSmall { .. }), "{error}");
     assert!(device.to_bytes() == before);
-    // Nor if somebody else was faster.
+    // A plan is also refused if somebody else has changed the volume since.
     let mut raced = before;
     raced[1024 + 0x34] ^= 1;
     let device = MemDevice::from_bytes(raced);
@@ -196,7 +196,7 @@ fn a_protected_volume_is_taken_and_given_back() {
     }
     let folder = tempfile::tempdir().unwrap();
     let image = volume(folder.path(), "mmp", 6 << 10, &["-t", "ext4", "-b", "1024", "-O", "mmp"]);
-    // debugfs would wait for the counter before it writes.
+    // debugfs would wait for the counter before writing.
     let mut bytes = fs::read(&image).unwrap();
     change(&mut bytes, number(&image, "/file"), |inode| inode.raw.i_links_count = 5.into());
     let sb = Superblock::parse(&bytes[1024..]).unwrap();
@@ -236,7 +236,7 @@ fn a_protected_volume_is_taken_and_given_back() {
         guard.check().unwrap();
         guard.release().await.unwrap();
         assert_eq!(found().await.0.state(), MmpState::Clean);
-        // While it is undone, another guard counts.
+        // While the repair is undone, another guard updates the counter.
         let guard = Guard::take(rt(), &device, true).await.unwrap();
         assert!(file.undo(&*device, &undo, target, &guard).await.unwrap());
         guard.release().await.unwrap();
@@ -244,7 +244,7 @@ fn a_protected_volume_is_taken_and_given_back() {
     .unwrap();
 }
 
-/// A device that notes where it was written.
+/// A device that records where it was written.
 #[derive(Debug)]
 struct Noting {
     inner: MemDevice,
