@@ -66,7 +66,7 @@ pub(super) struct FileState {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Unlogged {
     Idle,
-    /// Only its times: it was overwritten in place.
+    /// Only the file's times: it was overwritten in place.
     Times,
     /// Blocks that are dirty, in flight, or beyond the recorded size.
     Busy,
@@ -151,7 +151,7 @@ impl Contents {
         }
     }
 
-    /// What of the file is not logged yet.
+    /// Returns which changes of the file are not logged yet.
     pub(super) fn unlogged(&self) -> Unlogged {
         let recorded = self.recorded_bytes();
         let live = self.live.lock();

@@ -26,15 +26,15 @@ use extant_block::Sector;
 use extant_cache::{ByteRange, ReadExtent, ReadFrom, WriteExtent, WriteTo, WrittenExtent};
 use extant_format::{BlockRange, UintExt, VolumeBlock};
 
-/// Most data blocks logged by one handle. With the metadata of their runs they stay below a
-/// journal's largest operation.
+/// Maximum number of data blocks logged by one handle. With the metadata of their runs they stay
+/// below a journal's largest operation.
 const DATA_PER_HANDLE: u64 = 64;
-/// Most data bytes logged by one handle, except for a single larger block; they are copied in one
-/// step.
+/// Maximum number of data bytes logged by one handle, except for a single larger block; they are
+/// copied in one step.
 const BYTES_PER_HANDLE: u64 = 256 << 10;
-/// Blocks whose in-memory copies are forgotten in one step.
+/// Maximum number of blocks whose in-memory copies are forgotten in one step.
 const FORGET_BLOCKS: u64 = 1024;
-/// Most bytes returned to a reader from memory, not counting the last block.
+/// Maximum number of bytes returned to a reader from memory, not counting the last block.
 const ANSWER_BYTES: usize = 64 << 10;
 
 impl Contents {
@@ -184,7 +184,8 @@ impl OpenFile {
         contents.log_emptied().await?;
         self.mapping.wait_written(ByteRange::ALL).await;
         match contents.is_journalled() {
-            // From now on its blocks are written directly, and a replay must not overwrite them.
+            // From now on the file's blocks are written directly, and a replay must not overwrite
+            // them.
             true => contents.writer.journal.commit_home().await,
             // Memory may hold the blocks as they were before the last writes, which bypassed it.
             false => contents.forget_blocks().await,

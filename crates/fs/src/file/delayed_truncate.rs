@@ -18,7 +18,8 @@ use extant_rt::Class;
 use futures_util::future::BoxFuture;
 use std::sync::atomic::Ordering;
 
-/// Most credits the removal of old contents may add to the handle that logs the new ones.
+/// Maximum number of credits that the removal of old contents may add to the handle that logs the
+/// new ones.
 const CREDITS_MAX: u32 = 64;
 
 impl OpenFile {
@@ -61,8 +62,8 @@ impl Contents {
     }
 
     /// Defers the removal of the old contents to the handle that logs new ones, if the removal is
-    /// small. Returns whether it did. The file has no pages and no writes in flight, and the caller
-    /// holds `edits`.
+    /// small. Returns whether the removal was deferred. The file has no pages and no writes in
+    /// flight, and the caller holds `edits`.
     pub(super) async fn delay_removal(&self) -> bool {
         if self.is_emptied() {
             return true;

@@ -113,7 +113,7 @@ impl OpenFile {
         (buf, writer.guarded(synced).await)
     }
 
-    /// Returns the range written.
+    /// Writes directly or, if that is not possible, through the cache. Returns the range written.
     async fn write_past_cache(&self, at: u64, held: &mut Option<Buf>) -> Result<ByteRange> {
         let contents = &*self.contents;
         let len = held.as_ref().map_or(0, |buf| buf.len().to_u64());
@@ -359,7 +359,7 @@ impl Contents {
     }
 
     /// Where the bytes of a range are, as far as the in-memory map knows, and the end of the known
-    /// part. No page of the range is dirty.
+    /// part. No page of the range may be dirty.
     fn known_runs(&self, bytes: ByteRange) -> (Vec<DeviceRun>, u64) {
         let most = self.device().limits().max_bytes;
         let mut runs = Vec::new();

@@ -25,15 +25,15 @@ bitflags! {
     pub struct ExtentFlags: u32 {
         /// Last extent of the file.
         const LAST = 0x1;
-        /// It has no place on the device yet.
+        /// The extent has no place on the device yet.
         const UNKNOWN = 0x2;
-        /// Its bytes are in memory; its place is allocated at write-back.
+        /// The bytes are in memory; their place is allocated at write-back.
         const DELALLOC = 0x4;
-        /// Its bytes cannot be read directly from the device.
+        /// The bytes cannot be read directly from the device.
         const ENCODED = 0x8;
-        /// Its offsets are not block-aligned.
+        /// The offsets are not block-aligned.
         const NOT_ALIGNED = 0x100;
-        /// Its bytes are stored among metadata, in the inode.
+        /// The bytes are stored among metadata, in the inode.
         const DATA_INLINE = 0x200;
         /// Allocated, but reads as zeroes unless its bytes are in memory.
         const UNWRITTEN = 0x800;
@@ -133,9 +133,9 @@ impl Stretches<'_> {
         }
     }
 
-    /// The first byte at or after `from` that is data, or that is not, up to the file's `size`. The
-    /// end of the file counts as a hole. Blocks that the map does not account for count as data, so
-    /// that reading them reports the error.
+    /// The first byte at or after `from` that is data (or, with `data` false, in a hole), up to the
+    /// file's `size`. The end of the file counts as a hole. Blocks that the map does not account
+    /// for count as data, so that reading them reports the error.
     async fn seek(mut self, block: BlockSize, from: u64, size: u64, data: bool) -> Result<Option<u64>> {
         loop {
             let (blocks, is_data) = match self.next().await {
@@ -151,8 +151,8 @@ impl Stretches<'_> {
         Ok((!data).then_some(size))
     }
 
-    /// The extents in `blocks`. The last one is marked [`ExtentFlags::LAST`] if the file has none
-    /// after it.
+    /// The extents in `blocks`. The last one is marked [`ExtentFlags::LAST`] if it is the file's
+    /// last extent.
     async fn list(mut self, blocks: BlockRange, form: Form) -> Result<Vec<FileExtent>> {
         let mut found: Vec<Stretch> = Vec::new();
         let mut is_last = true;
@@ -293,7 +293,7 @@ impl OpenFile {
 }
 
 impl File {
-    /// As [`OpenFile::seek_data`].
+    /// Like [`OpenFile::seek_data`].
     ///
     /// # Errors
     /// As [`OpenFile::seek_data`].
@@ -301,7 +301,7 @@ impl File {
         self.seek(from, true).await
     }
 
-    /// As [`OpenFile::seek_hole`].
+    /// Like [`OpenFile::seek_hole`].
     ///
     /// # Errors
     /// As [`OpenFile::seek_hole`].
@@ -324,7 +324,7 @@ impl File {
         self.stretches(blocks_of(block, ByteRange::new(from, size))).seek(block, from, size, data).await
     }
 
-    /// As [`OpenFile::extents`].
+    /// Like [`OpenFile::extents`].
     ///
     /// # Errors
     /// As [`OpenFile::extents`].

@@ -447,8 +447,8 @@ impl Contents {
         Ok(runs)
     }
 
-    /// Maps runs that have a place as unwritten. With `size`, the bytes of the runs below it count
-    /// as being on the device.
+    /// Maps allocated runs as unwritten. With `size`, the bytes of the runs below it count as being
+    /// on the device.
     async fn map_unwritten(
         &self,
         runs: &[Extent],

@@ -25,7 +25,7 @@ const KEPT_MIN: usize = 4096;
 const SHARE: u64 = 8;
 /// Memory charged for files above which maps are forgotten, even if memory is plentiful.
 const LIMIT_BYTES: u64 = 64 << 20;
-/// Most files examined by one call to shrink.
+/// Maximum number of files examined by one call to shrink.
 const SHRINK_LOOKS: usize = 512;
 
 /// Files with pages in memory, by inode.
@@ -124,7 +124,7 @@ impl FilesInMemory {
         let (gone, unlogged) = table.evict(self.kept);
         drop(table);
         drop(gone);
-        // They can be evicted next time.
+        // Files whose times are logged now can be evicted next time.
         let _ = unlogged.iter().try_for_each(|contents| contents.try_log_times());
         Ok(file)
     }

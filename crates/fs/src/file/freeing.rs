@@ -19,10 +19,10 @@ pub(crate) struct FreeingStep {
 }
 
 /// Unmaps and frees the file's blocks from block `from` on, in as many transactions as needed, at
-/// least one. In each, `beside` may make further changes that cost at most `credits`. The caller
-/// must keep others from changing the map, and write-back of these blocks must have ended. Nothing
-/// is awaited after the last transaction, so the future cannot be dropped between finishing the
-/// work and returning.
+/// least one. In each of them, `beside` may make further changes that cost at most `credits`. The
+/// caller must keep others from changing the map, and write-back of these blocks must have ended.
+/// Nothing is awaited after the last transaction, so the future cannot be dropped between finishing
+/// the work and returning.
 ///
 /// # Errors
 /// The map or a bitmap is damaged or unreadable; why the journal gave up. Blocks freed before the

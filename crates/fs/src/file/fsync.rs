@@ -49,8 +49,8 @@ impl OpenFile {
         Box::pin(self.contents.writer.guarded(write))
     }
 
-    /// As [`Self::write_back_range`], without waiting for the data once they are submitted. Errors
-    /// are returned by the next sync.
+    /// Like [`Self::write_back_range`], but does not wait for the data once they are submitted.
+    /// Errors are returned by the next sync.
     pub async fn begin_write_back(&self, bytes: impl Into<ByteRange>) {
         self.mapping.begin_write_back(bytes).await;
     }
@@ -66,7 +66,7 @@ impl OpenFile {
         self.pages.will_need(bytes).await;
     }
 
-    /// The most that is read ahead of one reader, in bytes.
+    /// Maximum number of bytes that are read ahead of one reader.
     pub fn read_ahead_bytes(&self) -> u64 {
         self.pages.read_ahead_bytes()
     }
@@ -76,7 +76,7 @@ impl OpenFile {
         self.pages.expects(order);
     }
 
-    /// As [`Self::sync`] for one range, as a boxed future.
+    /// Like [`Self::sync`], but for one range, as a boxed future.
     pub(super) fn sync_boxed(&self, bytes: ByteRange, data_only: bool) -> BoxFuture<'_, Result<()>> {
         Box::pin(self.sync_range(bytes, data_only))
     }
@@ -161,7 +161,7 @@ impl Contents {
         Ok(())
     }
 
-    /// As [`Self::log_times`], but only if that needs no wait for the log.
+    /// Like [`Self::log_times`], but only if that needs no wait for the log.
     pub(super) fn try_log_times(&self) -> Result<()> {
         let Some(handle) = self.writer.journal.try_start(Credits(1))? else { return Ok(()) };
         self.log_times_under(handle);

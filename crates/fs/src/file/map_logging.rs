@@ -18,9 +18,9 @@ use extant_cache::{WriteTo, WrittenRun};
 use extant_format::{BlockRange, Place, UintExt, VolumeBlock};
 use std::task::Waker;
 
-/// Most runs of a file logged by one handle.
+/// Maximum number of runs of a file logged by one handle.
 pub(super) const RUNS_PER_HANDLE: usize = 12;
-/// Most pointer blocks changed by one handle that logs several runs.
+/// Maximum number of pointer blocks changed by one handle that logs several runs.
 pub(super) const NODES_PER_HANDLE: u64 = 32;
 
 /// A change of a file's map, for [`Contents::change_map`].

@@ -35,7 +35,7 @@ impl Contents {
         }
     }
 
-    /// As [`Self::look_up`], with map changes locked out.
+    /// Like [`Self::look_up`], but with map changes locked out.
     async fn look_up_alone(&self, block: u64) -> Result<Vec<(BlockRange, OnDisk)>> {
         let _edits = self.edits.write().await;
         self.look_up(block).await
@@ -91,7 +91,7 @@ impl Contents {
         Some(self.extent(range, run.end, written))
     }
 
-    /// As [`Self::read_extent`], for a damaged map.
+    /// Like [`Self::read_extent`], but for a damaged map.
     pub(super) async fn damaged_extent(&self, range: ByteRange) -> Result<ReadExtent> {
         let run = self.know_damaged(range.start >> self.block.log2()).await?;
         let written = if let RunState::Written(at) = run.state { Some(at) } else { None };

@@ -23,7 +23,7 @@ use futures_util::future::join_all;
 
 /// Bytes copied by one request.
 const COPY_BYTES: u64 = 1 << 20;
-/// Most blocks of a file with data=journal moved in one transaction.
+/// Maximum number of blocks of a file with data=journal moved in one transaction.
 const JOURNALLED_BLOCKS: u64 = 1024;
 /// Copy requests in flight.
 const COPIES: usize = 8;

@@ -100,8 +100,8 @@ impl OpenFile {
         self.strip_setid().await
     }
 
-    /// Whether a write changes nothing of the inode but its times: not its capabilities, nor its
-    /// set-ID bits, nor where its contents are; and need not be durable when it returns.
+    /// Whether a write changes only the inode's times, that is, neither its capabilities, nor its
+    /// set-ID bits, nor where its contents are, and need not be durable when it returns.
     pub(super) fn is_written_plainly(&self) -> bool {
         !(self.options.sync || self.options.datasync)
             && self.contents.cell.read(|inode| {

@@ -16,7 +16,7 @@ impl OpenFile {
         self.contents.writer.guarded(read).await
     }
 
-    /// As [`OpenFile::read`], for callers that must not wait: reads everything from memory or
+    /// Like [`OpenFile::read`], but for callers that must not wait: reads everything from memory or
     /// reports how much of it was there.
     ///
     /// # Errors
@@ -29,13 +29,13 @@ impl OpenFile {
         }
     }
 
-    /// As [`OpenFile::read`], for a thread that has nothing else to do: bytes that are not in
+    /// Like [`OpenFile::read`], but for a thread that has nothing else to do: bytes that are not in
     /// memory are read by this thread, if its world and the device allow it, instead of in the
     /// background.
     ///
     /// # Errors
-    /// The rest needs [`OpenFile::read`], which waits for what it takes, and returns the error if
-    /// there is one.
+    /// The rest needs [`OpenFile::read`], which waits as necessary, and returns the error if there
+    /// is one.
     pub fn read_here(&self, at: u64, to: &mut [u8]) -> std::result::Result<usize, WouldWait> {
         match self.contents.writer.may_halt() {
             true => Err(WouldWait { done_bytes: 0 }),

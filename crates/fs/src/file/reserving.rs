@@ -10,25 +10,25 @@ use crate::{Error, Result};
 use extant_format::{BlockRange, InodeFlags, UintExt};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// What reserved blocks are for.
+/// The purpose of reserved blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Mark {
     /// All of them are about to become dirty.
     Dirty,
-    /// As `Dirty`, for a caller that keeps others from giving space back: fails with
+    /// Like `Dirty`, but for a caller that keeps others from giving space back: fails with
     /// [`Error::NoSpace`] even if a wait might help.
     DirtyNow,
     /// Holes to be allocated without a write.
     Holes,
 }
 
-/// What came of an attempt to reserve.
+/// The result of an attempt to reserve.
 enum Attempt {
     /// The runs that [`Contents::reserve_as`] returns.
     Reserved(Vec<BlockRange>),
     /// The map of some block is not known.
     Unknown,
-    /// So many clusters are not free now.
+    /// This many clusters are not free now.
     Short { data: u64, nodes: u64 },
 }
 
@@ -56,8 +56,8 @@ impl Contents {
         self.reserve_as(blocks, privilege, Mark::Dirty).await
     }
 
-    /// As [`Self::reserve`], for blocks that are marked otherwise. Returns the runs of holes that
-    /// become delayed if these alone are marked.
+    /// Like [`Self::reserve`], but for blocks that are marked as `mark` says. Returns the runs of
+    /// holes that become delayed if these alone are marked.
     pub(super) async fn reserve_as(
         &self,
         blocks: BlockRange,
@@ -78,7 +78,8 @@ impl Contents {
         }
     }
 
-    /// As [`Self::reserve_for_copy`], without waiting; `None` if that takes longer, or is refused.
+    /// Like [`Self::reserve_for_copy`], but without waiting; `None` if it would have to wait, or is
+    /// refused.
     pub(super) fn try_reserve_for_copy(
         &self,
         blocks: BlockRange,
@@ -93,8 +94,8 @@ impl Contents {
         }
     }
 
-    /// Reserves for blocks whose map is known, with the help of a reservation `in_hand` of so many
-    /// clusters for data and for nodes.
+    /// Reserves for blocks whose map is known. `in_hand` is a reservation that is used first, with
+    /// its numbers of clusters for data and for nodes.
     fn reserve_known(
         &self,
         blocks: BlockRange,
@@ -183,7 +184,7 @@ impl Contents {
 /// page, the recorded size could never grow past them.
 pub(super) struct ReservedWrite<'a> {
     contents: &'a Contents,
-    /// Those that were not pending before.
+    /// The blocks that were not pending before.
     pending: Vec<BlockRange>,
     at: u64,
     /// Bytes copied so far, starting at `at`.

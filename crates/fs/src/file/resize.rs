@@ -86,7 +86,7 @@ impl OpenFile {
         self.resize_locked(bytes, delays).await
     }
 
-    /// As [`Self::change_size`]; the caller holds the inode's lock.
+    /// Like [`Self::change_size`], but the caller holds the inode's lock.
     async fn resize_locked(&self, bytes: u64, delays: bool) -> Result<()> {
         let contents = &*self.contents;
         self.check_may_change(false)?;

@@ -29,12 +29,12 @@ impl OpenFile {
         self.contents.writer.guarded(self.write_at(at, bytes)).await
     }
 
-    /// As [`OpenFile::write`], for callers that must not wait: writes bytes of one page into
-    /// memory. More than that is left to [`OpenFile::write`], which would make the rest of a write
-    /// under another hold of the file's lock.
+    /// Like [`OpenFile::write`], but for callers that must not wait: writes bytes of one page into
+    /// memory. More bytes are refused, because [`OpenFile::write`] would write the rest under
+    /// another hold of the file's lock.
     ///
     /// # Errors
-    /// Nothing was written. It takes a wait, a change of the inode, or an error.
+    /// Nothing was written: the write has to wait, changes the inode, or fails.
     pub fn try_write(&self, at: u64, bytes: &[u8]) -> std::result::Result<usize, WouldWait> {
         self.write_now(at, bytes).ok_or(WouldWait { done_bytes: 0 })
     }

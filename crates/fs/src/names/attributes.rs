@@ -51,7 +51,7 @@ const CHANGEABLE: InodeFlags = InodeFlags::SECRM
     .union(InodeFlags::TOPDIR)
     .union(InodeFlags::PROJINHERIT);
 
-/// Those that only directories can have (the complement of Linux's `EXT4_REG_FLMASK`).
+/// Flags that only directories can have (the complement of Linux's `EXT4_REG_FLMASK`).
 const OF_DIRECTORIES: InodeFlags =
     InodeFlags::DIRSYNC.union(InodeFlags::TOPDIR).union(InodeFlags::PROJINHERIT);
 

@@ -22,7 +22,7 @@ use extant_format::{
 };
 use std::sync::Arc;
 
-/// Targets of symbolic links shorter than this are stored in the inode.
+/// Symbolic links with targets shorter than this have them in the inode.
 const FAST_SYMLINK_MAX: usize = 60;
 /// Longest target of a symbolic link (`PATH_MAX`, without the NUL).
 const TARGET_MAX: usize = 4095;
@@ -147,7 +147,7 @@ impl Node {
     /// Like [`Self::create_unnamed`], for a symbolic link.
     ///
     /// # Errors
-    /// As there and for [`Self::symlink`].
+    /// The errors of [`Self::create_unnamed`] and [`Self::symlink`].
     pub async fn symlink_unnamed(&self, caller: &Caller, target: &[u8]) -> Result<Self> {
         check_target(target)?;
         self.writer().guarded(self.make_unnamed(caller, 0o777, What::Symlink(target))).await
@@ -156,7 +156,7 @@ impl Node {
     /// Like [`Self::create_unnamed`], for a pipe, a socket, a device node or an empty file.
     ///
     /// # Errors
-    /// As there and for [`Self::mknod`].
+    /// The errors of [`Self::create_unnamed`] and [`Self::mknod`].
     pub async fn mknod_unnamed(
         &self,
         caller: &Caller,

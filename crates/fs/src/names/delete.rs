@@ -26,11 +26,11 @@ impl CheckedMap {
         })
     }
 
-    /// Does what an operation stopped for, so that it can be tried again. The caller holds no
-    /// locks.
+    /// Waits for the lock that made an operation stop, or checks the map, so that the operation can
+    /// be tried again. The caller holds no locks.
     ///
     /// # Errors
-    /// The error it stopped for; a map that cannot be freed.
+    /// The error that made the operation stop; a map that cannot be freed.
     pub(super) async fn resume(&mut self, namespace: &Namespace, stopped: Stopped) -> Result<()> {
         let cell = match stopped {
             Stopped::Failed(error) => return Err(error),
@@ -54,9 +54,9 @@ impl CheckedMap {
     }
 }
 
-/// Checks that an inode which is about to lose its last name can be deleted, so that damage refuses
-/// the operation rather than leave an orphan that nothing can delete. The caller holds the inode's
-/// lock.
+/// Checks that an inode which is about to lose its last name can be deleted, so that the operation
+/// fails if there is damage, rather than leaving an orphan that nothing can delete. The caller
+/// holds the inode's lock.
 ///
 /// # Errors
 /// A damaged map, bitmap or attribute block, or one that cannot be read; [`Stopped::Unchecked`] if

@@ -27,7 +27,7 @@ pub(crate) struct DirState {
     /// Blocks of a hash tree found to be sound leaves.
     leaves: BlockSet,
     nodes: BlockSet,
-    /// The tree was checked as a whole, or is one that we have made.
+    /// The tree was checked as a whole, or was created by us.
     pub(super) is_tree_sound: bool,
     /// Inodes that had several names here when all names were last read, sorted. Operations never
     /// add a second name for a directory.

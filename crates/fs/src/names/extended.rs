@@ -248,7 +248,7 @@ struct Wanted<'a> {
 /// A change that the caller may make.
 struct Allowed<'a> {
     name: XattrName<'a>,
-    /// As stored.
+    /// The value as it is stored.
     value: Option<Cow<'a, [u8]>>,
     mode: SetMode,
     /// The mode that an access list gives the inode.

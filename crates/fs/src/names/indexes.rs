@@ -27,7 +27,7 @@ pub(super) struct Indexes {
 }
 
 impl Indexes {
-    /// An empty list whose memory is charged to the cache of `disk`.
+    /// Creates an empty list whose memory is charged to the cache of `disk`.
     pub(super) fn new(disk: &Disk) -> Arc<Self> {
         let account = disk.account(AccountConfig {
             name: "directory indexes",
@@ -83,7 +83,7 @@ impl Shrink for Indexes {
                 if std::mem::take(&mut state.index_used) {
                     None
                 } else {
-                    // No index here means that an operation has taken it out for a lookup.
+                    // If the index is not here, an operation has taken it out for a lookup.
                     let index = state.index.take();
                     state.index_listed = index.is_none();
                     index

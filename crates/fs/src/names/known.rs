@@ -17,7 +17,7 @@ const SHARDS: usize = 32;
 const WAYS: usize = 4;
 /// Names per shard, a power of two.
 const ENTRIES: usize = 2048;
-/// Longest cached name, in bytes.
+/// Maximum length of a cached name in bytes.
 const NAME_MAX: usize = 47;
 
 #[derive(Clone, Copy)]

@@ -28,8 +28,8 @@ impl Node {
     }
 
     /// Like [`Self::link`], but replaces an existing name in one step, unless it is a directory's.
-    /// After a crash the name leads to the old file, or to the new one with the data it had. If the
-    /// name already belongs to `target`, nothing changes.
+    /// After a crash the name leads to the old file, or to the new one with its data. If the name
+    /// already belongs to `target`, nothing changes.
     ///
     /// # Errors
     /// As [`Self::link`], but [`Error::IsADirectory`] if the name is a directory's; those of

@@ -5,8 +5,8 @@
 //! earlier:
 //!
 //! 1. The volume's rename lock ([`Namespace::renames`]), for a rename between two directories.
-//! 2. Directories, by number. If a name leads to a directory against this order, its lock is only
-//!    tried.
+//! 2. Directories, by number. If a name leads to a directory against this order, the operation only
+//!    tries that lock.
 //! 3. Other inodes, by number.
 //! 4. The lock of shared attribute blocks ([`Writer::shared_xattrs`]).
 //! 5. A range of a file; pages.
@@ -85,11 +85,11 @@ pub(crate) struct Namespace {
     known: Arc<KnownNames>,
     indexes: Arc<Indexes>,
     /// Directories whose hash trees were checked, even if their inodes have left memory since. If
-    /// the number is reused, the new directory is one that we made, so its tree is sound too.
+    /// the number is reused, we created the new directory, so its tree is sound too.
     sound_trees: Mutex<BTreeSet<InodeNumber>>,
     /// How often each directory has moved to another one, whether or not its inode is in memory.
     moves: Mutex<BTreeMap<InodeNumber, u32>>,
-    /// Only on a volume with quotas.
+    /// The quotas; set only on a volume that has them.
     quotas: OnceLock<Arc<Quotas>>,
 }
 
@@ -304,13 +304,13 @@ impl GivesBack for DeletionGiver {
     }
 }
 
-/// Notes a change of an inode other than to its contents: `ctime`.
+/// Updates `ctime` after a change of an inode other than to its contents.
 pub(crate) fn touch_inode(inode: &mut InodeEdit<'_>, writer: &Writer) {
     let now = inode.stamp(writer.clock.now());
     inode.set_changed(now);
 }
 
-/// Notes a change of a directory's names: `mtime`, `ctime` and version.
+/// Updates `mtime`, `ctime` and version after a change of a directory's names.
 pub(crate) fn touch(dir: &mut InodeEdit<'_>, writer: &Writer) {
     let now = dir.stamp(writer.clock.now());
     dir.set_changed(now);

@@ -203,8 +203,8 @@ impl Node {
         Self::of_open(namespace, cell, way)
     }
 
-    /// Creates a node for an inode that has a name; returns `None` if it has none and may be about
-    /// to be deleted.
+    /// Creates a node for an inode that has a name; returns `None` if the inode has no name and may
+    /// be about to be deleted.
     fn of_live(namespace: &Arc<Namespace>, cell: Arc<InodeCell>) -> Option<Self> {
         cell.open_live().then(|| Self::of_open(namespace, cell, None))
     }
@@ -360,7 +360,7 @@ impl Node {
             None if name == b".." => dir.parent().await?,
             None => return Err(not_found(name)),
         };
-        // For `..` this proves nothing: the root's own `..` is the root.
+        // For `..` that is not an error: the root's own `..` is the root.
         if number == InodeNumber::ROOT && !matches!(name, b"." | b"..") {
             let rule = "that of another directory than the root";
             let place = Place::Inode(self.inode());
@@ -409,7 +409,7 @@ impl Node {
 
     /// Passes the names of a directory from `from` on to `emit`, until it returns false. Returns
     /// where to continue, or [`Cookie::END`]. Names added or removed meanwhile may or may not be
-    /// included; each of the others is, exactly once.
+    /// included; all others are included exactly once.
     ///
     /// # Errors
     /// [`Error::NotADirectory`]; a damaged directory.

@@ -563,8 +563,8 @@ impl<'w> OpenDir<'w> {
         found.map(Spot::Block)
     }
 
-    /// Puts back the index that a step took out. A concurrent lookup finds none and has none to put
-    /// back.
+    /// Puts back the index that a step took out. A concurrent lookup finds no index, and so has
+    /// none to put back.
     fn put_back(&self, index: Option<NameIndex>) {
         if index.is_some() {
             state(&self.cell).index = index;

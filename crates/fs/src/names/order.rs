@@ -2,8 +2,8 @@
 //!
 //! Each operation creates one [`Order`] and takes inode locks through it. Directories are locked by
 //! number, so no two operations wait for each other, whatever the names on a damaged volume lead
-//! to. If a name leads against that order, the lock is only tried; an operation that does not get
-//! it releases all its locks before it waits.
+//! to. If a name leads against that order, the operation only tries the lock; if it does not get
+//! it, it releases all its locks before it waits.
 
 use crate::Error;
 use crate::inode::InodeCell;
@@ -36,8 +36,8 @@ pub(super) enum Stopped {
     /// Another operation holds the lock of this inode. The caller must release its locks before
     /// waiting for it.
     Contended(Arc<InodeCell>),
-    /// This inode would lose its last name, and whether its large map can be freed is not known.
-    /// The caller must release its locks before reading the map.
+    /// This inode would lose its last name, but it is not known yet whether its large map can be
+    /// freed. The caller must release its locks before reading the map.
     Unchecked(Arc<InodeCell>),
 }
 

@@ -65,8 +65,8 @@ impl Node {
         }
     }
 
-    /// Fails if the directory that a name leads to is damaged or has another name, whose contents
-    /// would disappear as well. For callers that empty a directory before removing it.
+    /// Fails if the directory that a name leads to is damaged or has another name, under which its
+    /// contents would disappear as well. For callers that empty a directory before removing it.
     ///
     /// # Errors
     /// [`Error::NotFound`]; [`Error::Access`]; [`Error::NotADirectory`]; [`Error::Corrupt`].

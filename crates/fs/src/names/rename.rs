@@ -130,9 +130,9 @@ async fn move_name(
 }
 
 impl Node {
-    /// Writes and logs a file's data before it replaces another file. After a crash, the name then
-    /// leads to the old contents or the new ones. The names are looked up without locks; if they
-    /// change meanwhile, this is not guaranteed.
+    /// Writes and logs a file's data before the file replaces another one. After a crash, the name
+    /// then leads to the old contents or the new ones. The names are looked up without locks; if
+    /// they change meanwhile, this is not guaranteed.
     ///
     /// # Errors
     /// The data cannot be written; the name keeps the old contents. (Linux only starts the write
@@ -155,7 +155,7 @@ async fn ancestors(namespace: &Namespace, dir: &Arc<InodeCell>) -> Result<Vec<In
     let mut above = Vec::new();
     let mut at = dir.clone();
     while at.number() != InodeNumber::ROOT {
-        // Its own lock is not held, so its size and map may change.
+        // The directory's own lock is not held, so its size and map may change.
         let known = state(&at).parent;
         let parent = match known {
             Some(parent) => parent,

@@ -19,11 +19,11 @@ use extant_format::{BlockRange, Corrupt, FileBlock, InodeNumber, Place, UintExt}
 use extant_rt::Nanos;
 use std::sync::Arc;
 
-/// Trees up to this size are checked before a lookup first says that a name is absent. A lookup
-/// should not have to read a larger tree. Those are checked before a name is added, and when a name
-/// to be removed is not found.
+/// Trees up to this size are checked before a lookup first says that a name is absent. Larger trees
+/// are not, because a lookup should not have to read that much; they are checked before a name is
+/// added, and when a name to be removed is not found.
 const LOOKED_THROUGH_BYTES: u64 = 1 << 20;
-/// Time for which a check may keep its processor.
+/// Maximum time for which a check may keep its processor.
 const STINT: Nanos = Nanos::from_millis(1);
 
 impl<'w> OpenDir<'w> {
@@ -216,7 +216,7 @@ impl<'w> OpenDir<'w> {
     /// Looks up a name that is to be removed. `None` if it is absent.
     ///
     /// # Errors
-    /// As [`Self::look`]; also if a tree of any size is damaged, so that it may have the name.
+    /// As [`Self::look`]; also if a tree of any size is damaged, so that it may contain the name.
     pub(super) async fn look_for_removal(&mut self, name: &[u8]) -> Result<Option<Spot>> {
         match self.look(name).await? {
             Ok(spot) => Ok(Some(spot)),
@@ -240,7 +240,7 @@ impl<'w> OpenDir<'w> {
     }
 }
 
-/// The directory from which another one was looked up, for checking it against `..`.
+/// The directory from which another one was looked up, to be compared with the latter's `..`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Way {
     from: InodeNumber,
@@ -249,7 +249,7 @@ pub struct Way {
 }
 
 impl Way {
-    /// The way from `from` to a directory. The caller holds the lock of either.
+    /// The way from `from` to a directory. The caller holds the lock of one of the two.
     pub(super) fn new(namespace: &Namespace, from: InodeNumber, to: &InodeCell) -> Self {
         Self { from, moves: namespace.moves_of(to.number()) }
     }

@@ -14,7 +14,7 @@ const SHARE: u64 = 64;
 /// Memory of a name in addition to its bytes.
 const NAME_BYTES: u64 = size_of::<(u64, Known)>() as u64 + 32;
 
-/// What names lead to.
+/// The inodes that names lead to.
 #[derive(Debug)]
 pub(crate) struct StoredNames {
     most_bytes: u64,

@@ -10,9 +10,9 @@ use crate::{DirItem, DirReader, Error, Result};
 use extant_format::{Corrupt, FileKind, Inode, InodeNumber, Place, UintExt};
 use std::collections::{BTreeSet, VecDeque};
 
-/// Deepest directory that a walk enters, counted from where it began.
+/// Maximum depth of a directory that a walk enters, counted from where it began.
 pub const DEPTH_MAX: usize = 2048;
-/// Longest path in a walk, in bytes.
+/// Maximum length of a path in a walk, in bytes.
 pub const PATH_MAX: usize = 16 << 10;
 /// Memory for the names of one walk, in bytes. Larger directories are returned in sorted batches.
 const NAMES_BYTES: usize = 64 << 20;
@@ -22,7 +22,7 @@ const LOST_MAX: usize = 1000;
 const WINDOW_INODES: usize = 4096;
 const WINDOW_DIRS: usize = 512;
 
-/// What a walk reads.
+/// Options of a walk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WalkOptions {
     /// Read every inode. Otherwise, only those of directories and of names whose entry lacks the
@@ -44,7 +44,7 @@ pub struct WalkEntry {
     pub depth: usize,
     /// The inode.
     pub number: InodeNumber,
-    /// Its kind: from the inode if that was read, otherwise from the entry.
+    /// The inode's kind: from the inode if that was read, otherwise from the entry.
     pub kind: Option<FileKind>,
     /// The inode, if it was read.
     pub inode: Option<Inode>,
@@ -88,7 +88,7 @@ struct Level {
     path_len: usize,
     /// The directory that holds this one's name, if known and not yet compared with `..`.
     above: Option<InodeNumber>,
-    /// Read, but too large for the current batch.
+    /// Names that were read, but are too large for the current batch.
     pending: Option<Vec<DirItem>>,
     finished: bool,
 }

@@ -32,7 +32,8 @@ pub(crate) struct StoredFiles {
     disk: Disk,
     /// Charges everything except pages.
     account: Account,
-    /// Most files kept, with their pages. Beyond that, the least recently opened half is dropped.
+    /// Maximum number of files kept, with their pages. Beyond that, the least recently opened half
+    /// is dropped.
     kept: usize,
     table: Mutex<Table>,
 }
@@ -115,8 +116,8 @@ struct StoredContents {
 }
 
 impl StoredContents {
-    /// Where the start of a range is, if the part of the map read last tells, and nothing but the
-    /// device has it.
+    /// Where the start of a range is, if the part of the map read last contains it and only the
+    /// device has its bytes.
     fn recall(&self, range: ByteRange) -> Option<ReadExtent> {
         let sb = self.view.superblock();
         let block = range.start >> sb.block_size().log2();
@@ -157,8 +158,8 @@ impl StoredContents {
         Ok(self.extent(range, run))
     }
 
-    /// The start of a range, which is in a run that the journal has no newer copy of, or only of a
-    /// later part.
+    /// The start of a range in a run. The journal has a newer copy of no block of the run, or only
+    /// of later ones.
     fn extent(&self, range: ByteRange, run: Run) -> ReadExtent {
         let bits = self.view.superblock().block_size().log2();
         let skip = range.start & ((1 << bits) - 1);

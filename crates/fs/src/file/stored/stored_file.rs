@@ -18,7 +18,7 @@ pub struct File {
     /// The part of the map read last when bypassing the cache.
     mapper: Mutex<Option<Mapper>>,
     pub(in crate::file) inline: Option<Inline>,
-    /// Its pages, if the volume is open for reading with a cache.
+    /// The file's pages, if the volume is open for reading with a cache.
     pages: Option<CachedOpenFile>,
     /// The same file on a volume open for writing, where written data may still be only in memory.
     pub(in crate::file) live: Option<OpenFile>,
@@ -131,7 +131,7 @@ impl File {
         }
     }
 
-    /// As [`File::read_at`], for a thread that has nothing else to do: see
+    /// Like [`File::read_at`], but for a thread that has nothing else to do: see
     /// [`OpenFile::read_here`].
     ///
     /// # Errors
@@ -144,7 +144,7 @@ impl File {
         }
     }
 
-    /// As [`File::read_at`], for callers that must not wait: reads everything from memory or
+    /// Like [`File::read_at`], but for callers that must not wait: reads everything from memory or
     /// reports how much of it was there.
     ///
     /// # Errors

@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 use std::future::Future;
 use std::pin::Pin;
 
-/// Most bytes of one read.
+/// Maximum number of bytes of one read.
 const READ_BYTES: u64 = 1 << 20;
 /// Bytes to read ahead of the consumer.
 const WINDOW_BYTES: u64 = 8 << 20;
@@ -161,7 +161,7 @@ impl FileStream {
         }
     }
 
-    /// As [`Self::next`], but one lost range may come in several parts.
+    /// Like [`Self::next`], but one lost range may come in several parts.
     async fn next_part(&mut self) -> Piece {
         if let Some((file, at)) = &mut self.live {
             return file.next_piece(at, self.size).await;
@@ -287,7 +287,8 @@ impl FileStream {
                 self.ahead.push_back(Ahead::Block { offset, at: first });
                 1
             } else if first.0 >= device_blocks {
-                // As far as the run goes: report a truncated image's missing end all at once.
+                // Take the run to its end, to report the missing end of a truncated image all at
+                // once.
                 let blocks = self.view.buffers().clean_run(first, run.blocks);
                 let error = self.view.beyond_device(first, blocks);
                 self.ahead.push_back(Ahead::Lost(Lost {

@@ -1,4 +1,4 @@
-//! Commits and checkpoints while the device holds back writes: what a crash finds then.
+//! Commits and checkpoints while the device holds back writes, and what a crash then leaves.
 
 use super::durable::{B, Gate};
 use super::reached::with_volume;
@@ -16,8 +16,8 @@ async fn commit(volume: &Volume) {
     journal.commit(journal.running()).await.unwrap();
 }
 
-/// Polls `work` until the gate holds writes of it; later writes pass. `work` must not end
-/// meanwhile.
+/// Polls `work` until the gate holds back a write that it makes; later writes pass. `work` must not
+/// end meanwhile.
 async fn hold_writes<T>(rt: &Rt, gate: &Gate, work: &mut Pin<Box<impl Future<Output = T>>>) {
     gate.holds.store(true, Ordering::Relaxed);
     while gate.held.lock().is_empty() {

@@ -60,7 +60,7 @@ impl History {
 }
 
 /// A possible image after a crash: everything durable and some of the rest. A write with a preflush
-/// is on the medium only if everything that had ended before it is, too.
+/// is on the medium only if everything that ended before it is there, too.
 pub(super) fn image_after(fresh: &[u8], log: &Log, position: usize, rng: &mut Rng) -> Vec<u8> {
     let crash = log.crash(position);
     let share = rng.below(4);

@@ -92,7 +92,7 @@ pub(super) fn with_gate(
     found.map(|(dir, image, numbers)| (dir, image, numbers[0]))
 }
 
-/// As [`with_gate`], for several files with these contents.
+/// Like [`with_gate`], but for several files with these contents.
 pub(super) fn with_files(
     args: &str,
     contents: Vec<Vec<u8>>,

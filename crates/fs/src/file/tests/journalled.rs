@@ -154,7 +154,7 @@ fn data_come_to_their_place_by_checkpoints_alone() {
             bed.commit_home().await;
             assert!(bed.at_home(&contents).await == contents, "{args}: home");
             bed.reads(&contents, args).await;
-            // Nothing of it is in memory.
+            // None of the data is in memory.
             bed = bed.reopened(&rt).await;
             bed.write(&mut contents, 4096, &[9; 4096]).await;
             let end = contents.len();

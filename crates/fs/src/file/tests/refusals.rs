@@ -69,7 +69,7 @@ fn a_map_that_changes_while_it_is_read_is_read_again() {
     with_gate(PLAIN, vec![], unwritten, async |rt, bed, gate, number| {
         let (_, file) = bed.file(number, FileOptions::default()).await;
         let edits = file.contents.edits.write().await;
-        // As if a truncation had freed the leaf and the block had been reused.
+        // Act as if a truncation had freed the leaf and the block had been reused.
         *gate.unreadable.lock() = Some(0..u64::MAX);
         let mut know = Box::pin(file.contents.know(BlockRange::one(0)));
         for _ in 0..20 {

@@ -14,7 +14,7 @@ fn an_append_that_is_copied_after_write_back_took_its_block_is_recorded() {
             async |_, bed, _, number| {
                 let (_, file) = bed.file(number, FileOptions::default()).await;
                 file.write(0, &vec![7; unit]).await.unwrap();
-                // As a write does that waits for room before it copies.
+                // Do what a write does that waits for room before it copies.
                 let reserved =
                     file.contents.reserve_for_copy(BlockRange::one(0), unit as u64, Privilege::Ordinary);
                 let reserved = reserved.await.unwrap();

@@ -24,7 +24,7 @@ const STEPS: usize = DATA_BLOCKS / STEP_BLOCKS as usize;
 const KINDS: [&str; 2] =
     ["-t ext4 -b 1024 -J size=1 -N 64 -O ^orphan_file", "-t ext3 -b 1024 -I 128 -J size=1 -N 64"];
 
-/// A machine on which a step of a removal takes so long that other tasks run after each.
+/// A machine on which a step of a removal takes so long that other tasks run after each step.
 fn machine() -> Machine {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../machines/vm-2026.toml");
     Machine::load_with(&file, &["journal_handle_ns=200_000".parse().unwrap()]).unwrap()
@@ -43,12 +43,12 @@ async fn open(rt: &Rt, device: Arc<dyn Device>) -> (PageCache, Volume) {
     (cache, volume)
 }
 
-/// Disks that crashes leave while a file's blocks are freed in steps.
+/// Disks as crashes leave them while a file's blocks are freed in steps.
 struct Crashes {
     dir: tempfile::TempDir,
     args: &'static str,
     number: InodeNumber,
-    /// The file before.
+    /// The file's contents before.
     contents: Vec<u8>,
     disks: Vec<Vec<u8>>,
 }
@@ -59,7 +59,7 @@ fn crashes(args: &'static str, work: impl AsyncFn(&Volume, InodeNumber)) -> Opti
     if !have_tools() {
         return None;
     }
-    // In memory where that can be: e2fsck waits for what it writes.
+    // In memory if possible, because e2fsck waits until its writes are on the disk.
     let memory = Path::new("/dev/shm");
     let dir = if memory.is_dir() { tempfile::tempdir_in(memory) } else { tempfile::tempdir() }.unwrap();
     let image = make(dir.path(), 4, args, &[vec![]]);

@@ -13,7 +13,7 @@ fn user() -> Caller {
 /// The files used by the cases, created by root.
 struct Yard {
     root: Node,
-    /// Root's, mode 755, with the file `f`, the directory `d`, the link `l`.
+    /// Owned by root, mode 755, with the file `f`, the directory `d`, the link `l`.
     closed: Node,
     /// World-writable, mode 777, with the user's file `f`, the directories `d` (with `d/x`) and
     /// `e`, the link `l`.
@@ -293,7 +293,8 @@ fn acl(text: &str) -> Vec<u8> {
 
 #[test]
 fn lists_are_inherited_and_obeyed() {
-    // First with inodes too small for the lists, which then go to a block; then with room.
+    // First with inodes that are too small for the lists, which then go to a block; then with
+    // inodes that have room.
     for args in ["-t ext3 -b 1024 -I 128 16M", EXT4] {
         with_bed(args, async |bed| {
             let admin = Caller { umask: 0o077, ..Caller::root() };

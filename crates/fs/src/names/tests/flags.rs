@@ -29,7 +29,7 @@ fn synchronous_inodes_are_durable_when_an_operation_returns() {
             old.open(admin, FileOptions::default()).unwrap().write(0, b"kept").await.unwrap();
             old.set_xattr(admin, b"user.x", b"y", SetMode::Any).await.unwrap();
             lazy.create(admin, b"lost as well", 0o644).await.unwrap();
-            // Not closed, as after a power cut.
+            // The volume is not closed, as after a power cut.
         })
         .unwrap();
         if args.contains("ext2") {
@@ -170,7 +170,7 @@ fn equal_attributes_share_a_block() {
         }
         assert!(block(&a) == block(&b) && block(&b) == block(&c));
         assert_eq!(bed.writer().alloc.statfs().free, free - 1);
-        // Its own block is freed, and it shares one with the same contents.
+        // The inode's own block is freed, and it shares one with the same contents.
         c.set_xattr(admin, b"user.b", b"of one", SetMode::Any).await.unwrap();
         assert_ne!(block(&c), block(&a));
         c.set_xattr(admin, b"user.b", b"of three", SetMode::Any).await.unwrap();

@@ -31,7 +31,7 @@ fn a_number_that_is_given_again_within_a_transaction_has_another_generation() {
             seen.push(handle);
             drop(node);
             root.unlink(&caller, b"name").await.unwrap();
-            // Once in between, let the record reach the inode table.
+            // In one round, let the record reach the inode table.
             if turn == 3 {
                 bed.volume.sync().await.unwrap();
             }
@@ -63,7 +63,7 @@ fn a_node_is_had_of_no_inode_that_lost_its_last_name() {
     check_is_silent(&image, "after the last node");
 }
 
-/// An inode survives each way to lose its last name while a node holds it.
+/// An inode survives, however it lost its last name, while a node holds it.
 #[test]
 fn a_removed_inode_that_is_kept_is_had_again_until_it_is_let_go() {
     if !have_tools() {
@@ -161,7 +161,7 @@ fn a_task_deletes_inodes_that_are_let_go() {
         let_go(b"first").await;
         let_go(b"second").await;
         assert_eq!(bed.writer().unused.lock().len(), 2);
-        // Unless it falls far behind.
+        // They help if it falls far behind.
         for n in 0..LAG_MAX {
             let_go(format!("name{n}").as_bytes()).await;
         }
@@ -177,7 +177,7 @@ fn a_task_deletes_inodes_that_are_let_go() {
     check_is_silent(&image, "after the task");
 }
 
-/// The future of an unlink is dropped at each of the points where it waits.
+/// Drops the future of an unlink at each point where it waits.
 #[test]
 fn a_deletion_that_is_left_in_the_middle_is_finished_by_the_next_operation() {
     if !have_tools() {

@@ -1,4 +1,4 @@
-//! Names that lead where none may lead.
+//! Names that lead to inodes that must not have names.
 
 use super::*;
 use extant_format::InodeNumber;
@@ -79,7 +79,8 @@ fn removals_that_lead_in_a_circle_do_not_wait_for_each_other() {
             _ => matches!(removed, Err(Error::Corrupt(_))),
         };
         for (dir, name, other) in [(&a, &b"b"[..], &b), (&b, b"up", &a)] {
-            // Once before, so that everything is in memory and only the lock is waited for.
+            // Remove one beforehand, so that everything is in memory and only the lock has to be
+            // waited for.
             let removed = dir.rmdir(caller, name).await;
             assert!(is_refused(name, &removed), "{removed:?}");
             let held = other.cell().write_lock().await;

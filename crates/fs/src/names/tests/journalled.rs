@@ -1,4 +1,4 @@
-//! Volumes that default to data=journal, used in turns with the kernel, which then has the same
+//! Volumes that default to data=journal, used in turns with the kernel, which also uses that
 //! default.
 
 use super::kernel::in_kernel;
@@ -33,7 +33,7 @@ fn the_kernel_replays_what_a_crash_left_and_leaves_what_is_replayed() {
             open.sync().await.unwrap();
             open.write(10_000, &second).await.unwrap();
             open.sync().await.unwrap();
-            // Not closed, as after a power cut.
+            // The volume is not closed, as after a power cut.
         })
         .unwrap();
         let mut expected = first.clone();

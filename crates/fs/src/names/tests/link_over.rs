@@ -40,7 +40,7 @@ fn a_file_takes_a_name_from_another_one() {
             assert_eq!(file.write(0, b"whole").await.unwrap(), 5);
             drop(file);
             root.link_over(&caller, &new, b"f").await.unwrap();
-            // Again: the name is already its own.
+            // Once more, when the name is already the file's own.
             root.link_over(&caller, &new, b"f").await.unwrap();
             assert_eq!(root.lookup(&caller, b"f").await.unwrap().inode(), new.inode(), "{args}");
             assert_eq!(root.lookup(&caller, b"other").await.unwrap().inode(), old.inode(), "{args}");
@@ -50,7 +50,7 @@ fn a_file_takes_a_name_from_another_one() {
             root.link_over(&caller, &new, b"g").await.unwrap();
             root.link_over(&caller, &new, b"other").await.unwrap();
             assert_eq!((new.attributes().unwrap().links, old.attributes().unwrap().links), (3, 0));
-            // It had names before, so it cannot get one again.
+            // The file had names before, so it cannot get one again.
             let gone = root.link_over(&caller, &old, b"f").await;
             assert!(matches!(gone, Err(Error::NotFound(_))), "{args}: {gone:?}");
             let sub = root.mkdir(&caller, b"d", 0o755).await.unwrap();

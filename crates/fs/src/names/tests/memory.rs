@@ -19,7 +19,7 @@ fn indexes_and_maps_are_charged_given_back_and_built_again() {
         for n in 0..400 {
             root.create(caller, &name(n), 0o644).await.unwrap();
         }
-        // Its blocks are not adjacent, so each is an extent of its own.
+        // The file's blocks are not adjacent, so each is an extent of its own.
         let node = root.lookup(caller, &name(0)).await.unwrap();
         let file = node.open(caller, crate::FileOptions::default()).unwrap();
         for n in 0..64 {

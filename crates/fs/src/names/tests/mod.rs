@@ -205,7 +205,7 @@ async fn our_tree(bed: &Bed) -> Tree {
             found.push((path, node));
         }
     }
-    // In the order in which the host's tree is walked: a directory before its contents.
+    // The order in which the host's tree is walked: a directory before its contents.
     found.sort_by(|a, b| a.0.cmp(&b.0));
     for (path, node) in found {
         let seen = node.attributes().unwrap();
@@ -346,7 +346,7 @@ async fn resolve(root: &Node, path: &Path) -> Result<Node> {
     let mut at = root.clone();
     for name in path {
         if at.kind() == Some(FileKind::Symlink) {
-            // As for a missing target.
+            // The same error as for a missing target.
             return Err(Error::NotFound("target".into()));
         }
         at = at.lookup(&Caller::root(), name.as_encoded_bytes()).await?;

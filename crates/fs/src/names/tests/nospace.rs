@@ -111,7 +111,7 @@ fn a_whiteout_takes_no_lock_that_making_room_needs() {
         let bed = Bed::open(sim.rt(), disk.clone()).await;
         let writer = bed.writer();
         let root = bed.volume.root_node().await.unwrap();
-        // Its files inherit a list that does not fit an inode of 128 bytes.
+        // The directory's files inherit a list that does not fit an inode of 128 bytes.
         let layer = root.mkdir(&caller, b"layer", 0o755).await.unwrap();
         let list = [
             &2u32.to_le_bytes()[..],
@@ -124,7 +124,7 @@ fn a_whiteout_takes_no_lock_that_making_room_needs() {
         .concat();
         layer.set_xattr(&caller, b"system.posix_acl_default", &list, SetMode::Any).await.unwrap();
         layer.create(&caller, b"old", 0o644).await.unwrap();
-        // Its block is full: another name needs another block.
+        // The directory's block is full, so another name needs another block.
         let full = root.mkdir(&caller, b"full", 0o755).await.unwrap();
         for n in 0..4 {
             let name = format!("{n}{}", "long".repeat(55));

@@ -41,7 +41,7 @@ fn the_last_owner_of_a_number_is_charged_nothing_for_the_next() {
         top.unlink(&root, b"gone").await.unwrap();
     });
     check_is_silent(&image, "deleted");
-    // As left by a kernel without a clock.
+    // A deletion time as a kernel without a clock writes it.
     debugfs(&image, &format!("set_inode_field <{number}> dtime @100"));
     within(&image, async |_, top| {
         let node = top.create(&root, b"next", 0o644).await.unwrap();
@@ -88,7 +88,7 @@ fn owners_that_come_and_go_within_a_transaction_leave_no_room_behind() {
     within(&image, async |bed, top| {
         let node = top.create(&root, b"file", 0o644).await.unwrap();
         bed.volume.sync().await.unwrap();
-        // As many as would fill the list if each kept room for nodes of its own.
+        // As many owners as would fill the list if each kept room for nodes of its own.
         for n in 1000..1300 {
             node.set_attributes(&root, &chown(n)).await.unwrap();
             node.set_attributes(&root, &chown(0)).await.unwrap();

@@ -41,8 +41,8 @@ fn poll_once<F: Future>(future: std::pin::Pin<&mut F>) -> Poll<F::Output> {
     future.poll(&mut Context::from_waker(Waker::noop()))
 }
 
-/// If it left earlier, the second inode could free the block and log that before the first logs its
-/// edit. The commit would then write the edit home over the block's next owner.
+/// If the second inode left earlier, it could free the block and log that before the first inode
+/// logs its edit. The commit would then write the edit home over the block's next owner.
 #[test]
 fn a_shared_block_is_left_by_the_next_inode_when_the_first_has_closed_its_handle() {
     if !have_tools() {
@@ -86,7 +86,7 @@ fn an_attribute_of_a_full_volume_waits_for_deletions_without_their_lock() {
     }
     let dir = tempfile::tempdir().unwrap();
     let image = make_shared(dir.path());
-    // A simulation, which notices a deadlock.
+    // Run it in a simulation, which detects a deadlock.
     let sim = Sim::new(Machine::free(1, Preemption::None), 1);
     let disk = Arc::new(MemDevice::from_bytes(std::fs::read(&image).unwrap()));
     let caller = Caller::root();

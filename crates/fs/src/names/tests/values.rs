@@ -66,7 +66,7 @@ fn values_of_any_length_come_and_go_with_their_attributes_and_owners() {
                 let name = format!("user.n{n}");
                 assert_eq!(file.xattr(root, name.as_bytes()).await.unwrap(), noise(n as u64, len));
             }
-            // As an export would read it, while the writer is open.
+            // Read it as an export would, while the writer is open.
             let inode = bed.volume.inode(file.inode()).await.unwrap();
             let read = bed.volume.xattrs(&inode).await.unwrap();
             assert!(read.iter().any(|found| found.name == b"user.n6" && found.value == noise(6, 65_536)));
@@ -128,7 +128,7 @@ fn inodes_that_share_a_block_share_its_values_until_one_changes() {
         file(0).await.set_xattr(root, b"user.small", b"another", ANY).await.unwrap();
         file(1).await.remove_xattr(root, b"user.large").await.unwrap();
         top.unlink(root, b"f2").await.unwrap();
-        // One of ours, for the kernel to share and change.
+        // A value of ours, for the kernel to share and change.
         let ours = top.create(root, b"ours", 0o644).await.unwrap();
         ours.set_xattr(root, b"user.large", &noise(2, 30_000), ANY).await.unwrap();
     });
