@@ -1,4 +1,4 @@
-//! Who asks.
+//! The caller of an operation.
 
 use crate::owners::{Owners, StoredCaller};
 use crate::served::Served;
@@ -7,9 +7,9 @@ use extant_fs::{Caller, Capabilities};
 
 /// Where an operation's caller comes from.
 ///
-/// The kernel sends no supplementary groups, except one for a new inode. `/proc` has them, but to
-/// read it costs more than most operations. So it is read if an operation is denied without them,
-/// and for those whose result depends on them otherwise.
+/// The kernel sends no supplementary groups, except one for a new inode. `/proc` lists them, but
+/// reading it costs more than most operations. So the groups are read only if an operation is
+/// denied without them, or if its result depends on them in another way.
 #[derive(Clone, Debug)]
 pub(crate) struct Who<'a> {
     header: &'a RequestHeader,
@@ -17,7 +17,7 @@ pub(crate) struct Who<'a> {
     stored: StoredCaller,
     /// The group that the kernel sent.
     group: Option<u32>,
-    /// All groups, once they are read.
+    /// All groups, once they have been read.
     groups: Option<Vec<u32>>,
 }
 
@@ -37,12 +37,12 @@ impl<'a> Who<'a> {
         self.stored.can_own
     }
 
-    /// Whether the result of an operation depends on groups even if it is not denied.
+    /// Whether the result of an operation depends on groups even if the operation is not denied.
     pub(crate) fn needs_groups(&self, operation: &Operation<'_>) -> bool {
         const SET_GID: u32 = 0o2000;
         let depends = match operation {
             Operation::Setattr(args) => args.valid & fattr::MODE != 0 && args.mode & SET_GID != 0,
-            // An access list may take the set-group-ID bit away.
+            // Setting an access list may clear the set-group-ID bit.
             Operation::Setxattr { name, .. } => name.starts_with(b"system."),
             Operation::Mknod { args, .. } => args.mode & SET_GID != 0,
             Operation::Create { args, .. } | Operation::Tmpfile(args) => args.mode & SET_GID != 0,
@@ -51,17 +51,18 @@ impl<'a> Who<'a> {
         depends && self.may_be_helped()
     }
 
-    /// Whether groups that are not read yet may allow the caller more.
+    /// Whether groups that have not been read yet may allow the caller more.
     pub(crate) fn may_be_helped(&self) -> bool {
         self.groups.is_none() && !self.stored.is_root
     }
 
-    /// Reads the groups. It may take as long as another process does to answer.
+    /// Reads the groups. May take as long as another process takes to answer.
     pub(crate) async fn read_groups(&mut self, served: &Served) {
         self.groups = Some(served.groups_of(self.header.pid).await);
     }
 
-    /// Root of the mount's namespace has all capabilities, others none.
+    /// Returns the caller. Root of the mount's namespace has all capabilities, other users have
+    /// none.
     pub(crate) fn caller(&self, umask: u32) -> Caller {
         let StoredCaller { uid, gid, is_root, .. } = self.stored;
         let umask = (umask & 0o777) as u16;

@@ -1,4 +1,4 @@
-//! The kernel's device.
+//! The FUSE device of the kernel.
 
 use crate::Transport;
 use rustix::io::Errno;
@@ -10,7 +10,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 pub struct Device(OwnedFd);
 
 impl Device {
-    /// Takes over the descriptor that a mount was made with.
+    /// Takes ownership of the descriptor that a mount was made with.
     pub fn new(descriptor: OwnedFd) -> Self {
         Self(descriptor)
     }
@@ -30,7 +30,7 @@ impl Transport for Device {
                 Ok(bytes) => return Ok(Some(bytes)),
                 // ENOENT: the request was interrupted before it was read.
                 Err(Errno::INTR | Errno::NOENT | Errno::AGAIN) => {}
-                // Unmounted, or aborted.
+                // The file system was unmounted, or the connection was aborted.
                 Err(Errno::NODEV | Errno::CONNABORTED) => return Ok(None),
                 Err(error) => return Err(error.into()),
             }

@@ -1,17 +1,17 @@
-//! Errors, as the kernel is told.
+//! Errors as they are reported to the kernel.
 
 use extant_fs::Error;
 
 /// Why a request failed.
 #[derive(Debug)]
 pub(crate) enum Failure {
-    /// The volume's answer.
+    /// The volume returned an error.
     Volume(Error),
-    /// The request itself is at fault.
+    /// The request itself is invalid.
     Request(Errno),
 }
 
-/// Numbers of errors that requests cause (asm-generic/errno.h).
+/// Error numbers that the server itself reports (asm-generic/errno.h).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Errno(i32);
 

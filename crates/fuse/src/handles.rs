@@ -10,9 +10,9 @@ use std::sync::Arc;
 /// What a handle refers to.
 #[derive(Clone, Debug)]
 pub(crate) enum Handle {
-    /// A file of a volume open for writing. `writes`: it was opened for that.
+    /// A file of a volume open for writing. `writes`: the handle was opened for writing.
     Live(Arc<OpenFile>, Writes),
-    /// A file of one open for reading.
+    /// A file of a volume open for reading.
     Stored(Arc<File>),
     Dir(Arc<OpenDir>),
 }
@@ -22,7 +22,7 @@ pub(crate) enum Handle {
 pub(crate) struct Writes(pub(crate) bool);
 
 impl Handle {
-    /// The file, if it can be written.
+    /// The file, if it may be written.
     pub(crate) fn live(&self) -> Result<&Arc<OpenFile>> {
         match self {
             Self::Live(file, _) => Ok(file),
@@ -62,7 +62,7 @@ impl Handles {
         Ok(self.table.lock().open.get(&number).ok_or(Errno::BADF)?.clone())
     }
 
-    /// How many there are.
+    /// Number of open handles.
     pub(crate) fn count(&self) -> usize {
         self.table.lock().open.len()
     }

@@ -1,13 +1,13 @@
-//! The users and groups of a mount in a user namespace of its own.
+//! The users and groups of a mount in its own user namespace.
 
-/// A run of ids, as the mount's namespace and the one around it number them.
+/// A range of ids, as numbered in the mount's namespace and in the surrounding one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IdRange {
-    /// First id inside.
+    /// First id inside the namespace.
     pub inside: u32,
-    /// The same id outside.
+    /// The same id outside the namespace.
     pub outside: u32,
-    /// How many there are.
+    /// Number of ids.
     pub count: u32,
 }
 
@@ -35,7 +35,7 @@ impl IdRanges {
         })
     }
 
-    /// The number inside of an id outside.
+    /// The inside number for an outside number.
     pub fn inside(&self, id: u32) -> Option<u32> {
         self.0.iter().find_map(|range| {
             let at = id.checked_sub(range.outside).filter(|at| *at < range.count)?;
@@ -62,8 +62,9 @@ impl IdMap {
         if self.groups.contain(id) { id } else { 0 }
     }
 
-    /// An access list (`posix_acl_xattr.h`) without the entries of those who do not exist inside.
-    /// No process there is meant by them, but the kernel would refuse the whole list.
+    /// An access list (`posix_acl_xattr.h`) without the entries of users and groups that do not
+    /// exist inside. They cannot apply to any process there, but the kernel would refuse the whole
+    /// list.
     pub(crate) fn shown_list(&self, list: &[u8]) -> Vec<u8> {
         let own = |ranges: &IdRanges, id: u32| ranges.contain(id).then_some(id);
         renumbered_list(list, |user| own(&self.users, user), |group| own(&self.groups, group)).0
@@ -77,14 +78,15 @@ impl IdMap {
     }
 }
 
-/// The user and group to tell the kernel. It has no number for those that do not exist inside, and
-/// refuses to open their files for writing, even to root. So they appear as root's.
+/// The user and group to report to the kernel. Ids that do not exist inside are reported as root's:
+/// the kernel has no number for them, and would refuse to open their files for writing, even for
+/// root.
 pub(crate) fn shown_owner(ids: Option<&IdMap>, user: u32, group: u32) -> (u32, u32) {
     ids.map_or((user, group), |ids| (ids.shown_user(user), ids.shown_group(group)))
 }
 
-/// Changes the numbers in an access list. Leaves out entries without a new number, and returns
-/// whether there were none.
+/// Changes the numbers in an access list. Leaves out entries without a new number; returns whether
+/// all entries have one.
 pub(crate) fn renumbered_list(
     list: &[u8],
     user: impl Fn(u32) -> Option<u32>,

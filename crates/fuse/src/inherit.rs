@@ -1,11 +1,11 @@
-//! Descriptors from, and for, other programs.
+//! File descriptors inherited from other programs, or by them.
 #![allow(unsafe_code)]
 
 use rustix::io::Errno;
 use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd};
 
-/// Marks all descriptors but the standard ones to be closed when a program is started. Kernels
-/// before 5.11 cannot; there they are inherited.
+/// Marks all descriptors except the standard ones to be closed when another program is executed.
+/// Kernels before 5.11 cannot do this; there, such programs inherit them.
 pub(crate) fn keep_from_programs() {
     // SAFETY: the call has no pointers. It sets a flag that only execve looks at, so no descriptor
     // that this process owns is closed or reused.
@@ -14,8 +14,8 @@ pub(crate) fn keep_from_programs() {
     }
 }
 
-/// A descriptor that this process was started with. All that the process opens itself are closed
-/// when a program is started, so one without that flag is nobody else's.
+/// Takes a descriptor that this process was started with. All descriptors that the process opens
+/// itself are close-on-exec, so one without that flag has no other owner.
 pub(crate) fn inherited(number: i32) -> rustix::io::Result<OwnedFd> {
     if number < 3 {
         return Err(Errno::BADF);
@@ -25,7 +25,7 @@ pub(crate) fn inherited(number: i32) -> rustix::io::Result<OwnedFd> {
     if flags.contains(rustix::io::FdFlags::CLOEXEC) {
         return Err(Errno::BADF);
     }
-    // SAFETY: it is open. Rust's own descriptors have the flag that this one lacks, so it has no
-    // other owner; once taken it gets the flag, and is refused here.
+    // SAFETY: the descriptor is open. All descriptors that Rust opens have the flag that this one
+    // lacks, so it has no other owner. Once taken it gets the flag, and a second call refuses it.
     Ok(unsafe { OwnedFd::from_raw_fd(number) })
 }

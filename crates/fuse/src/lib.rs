@@ -1,9 +1,10 @@
 //! A FUSE server for one volume.
 //!
-//! [`wire`] has the protocol's structures. A [`Transport`] carries requests and replies: the
+//! [`wire`] contains the protocol's structures. A [`Transport`] carries requests and replies: the
 //! kernel's device ([`Device`]), or memory in tests. [`Server`] maps each operation to one of `fs`
-//! and has no file-system logic of its own. [`mount`] and [`unmount`] attach a directory to it, as
-//! root or through `fusermount3`. [`contain`] is for programs that run in namespaces of their own.
+//! and has no file-system logic of its own. [`mount`] and [`unmount`] attach a directory to a
+//! server and detach it, as root or through `fusermount3`. [`contain`] is for programs that run in
+//! namespaces of their own.
 //!
 //! Only the server changes the volume, so the kernel may keep names, attributes and pages for as
 //! long as it likes. Writes are passed through at once; `fs` commits them every few seconds, and an

@@ -7,7 +7,7 @@ use extant_fs::{Caller, Cookie, Listed, Volume};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 
-/// Names read at a time.
+/// Number of names to read at a time.
 const AHEAD: usize = 1024;
 
 /// See the module documentation.
@@ -17,25 +17,25 @@ pub(crate) struct OpenDir {
     listing: Mutex<Listing>,
 }
 
-/// A name to be listed.
+/// A name in a listing.
 #[derive(Clone, Debug)]
 pub(crate) struct Name {
     pub(crate) name: Vec<u8>,
     pub(crate) inode: InodeNumber,
     pub(crate) kind: Option<FileKind>,
-    /// Where to continue after it.
+    /// Where to continue after this name.
     pub(crate) next: u64,
 }
 
-/// Names not sent yet, and where they are.
+/// Names that have not been sent yet, and their position.
 #[derive(Debug, Default)]
 pub(crate) struct Listing {
-    /// The position of the first of them, as the kernel knows it.
+    /// The position of the first of these names, as the kernel knows it.
     at: u64,
     names: VecDeque<Name>,
-    /// Where reading continues after them.
+    /// Where reading continues after these names.
     from: u64,
-    /// Names from this position that have been read already. Names of one hash share a position.
+    /// Names from `from` on that have already been read. Names with the same hash share a position.
     read: Vec<Vec<u8>>,
 }
 
@@ -70,7 +70,7 @@ impl Listing {
         Ok(self.names.front())
     }
 
-    /// Goes past the name that [`Self::peek`] returned.
+    /// Moves past the name that [`Self::peek`] returned.
     pub(crate) fn advance(&mut self) {
         if let Some(name) = self.names.pop_front() {
             self.at = name.next;
@@ -81,8 +81,8 @@ impl Listing {
         let (from, already) = (self.from, std::mem::take(&mut self.read));
         let mut found: Vec<Name> = Vec::new();
         let mut emit = |listed: Listed<'_>| {
-            // The kernel gives up on a listing at such a name, which encrypted and damaged
-            // directories have.
+            // The kernel aborts a listing at such a name, which encrypted and damaged directories
+            // may contain.
             let is_possible = !listed.name.iter().any(|byte| matches!(byte, b'/' | 0));
             if is_possible && !already.iter().any(|name| name == listed.name) {
                 let Listed { name, inode, kind, next } = listed;
@@ -100,8 +100,7 @@ impl Listing {
         Ok(())
     }
 
-    /// Reads all names. Positions are their numbers, which do not change on a volume that nobody
-    /// writes.
+    /// Reads all names. Positions are numbers of names, which do not change on a read-only volume.
     async fn read_stored(&mut self, dir: &Object, volume: &Volume) -> Result<()> {
         let Object::Stored(inode) = dir else { return Ok(()) };
         let parent = volume.lookup(inode, b"..").await?.unwrap_or(inode.number);

@@ -9,10 +9,11 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Extended attribute of a mounted root directory with these counters. It is not listed.
+/// Extended attribute of a mounted root directory that contains these counters. Does not appear in
+/// listings of attributes.
 pub const METRICS_ATTRIBUTE: &str = "system.extant.metrics";
 
-/// Operations that are answered, as they are named in the text.
+/// The operations that the server answers, with their names in the text.
 const NAMES: [(u32, &str); 41] = [
     (opcode::LOOKUP, "lookup"),
     (opcode::GETATTR, "getattr"),
@@ -56,9 +57,9 @@ const NAMES: [(u32, &str); 41] = [
     (opcode::COPY_FILE_RANGE_64, "copy_file_range_64"),
     (UNKNOWN, "unknown"),
 ];
-/// Stands for all operations that a server does not know.
+/// Stands for all operations that the server does not know.
 pub(crate) const UNKNOWN: u32 = 0;
-/// One more than the largest.
+/// One more than the largest operation number.
 const OPERATIONS: usize = 54;
 
 /// The name of an operation.
@@ -88,7 +89,7 @@ struct Latency {
 #[derive(Debug)]
 pub(crate) struct Metrics {
     operations: [Latency; OPERATIONS],
-    /// By operation and error number.
+    /// Errors, by operation and error number.
     errors: Mutex<BTreeMap<(u32, i32), u64>>,
 }
 
@@ -99,7 +100,7 @@ impl Default for Metrics {
 }
 
 impl Metrics {
-    /// Counts a request that was answered.
+    /// Counts an answered request.
     pub(crate) fn count(&self, operation: u32, failure: Option<&Failure>, took: Nanos) {
         let at = operation.to_usize();
         let latency = self.operations.get(at).unwrap_or(&self.operations[UNKNOWN.to_usize()]);
@@ -171,7 +172,7 @@ mod tests {
         }
     }
 
-    /// The kernel passes on no attribute of more than 64 KiB.
+    /// The kernel does not pass on attributes larger than 64 KiB.
     #[test]
     fn all_operations_fit_an_attribute() {
         let metrics = Metrics::default();

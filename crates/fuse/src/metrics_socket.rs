@@ -7,17 +7,18 @@ use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::Path;
 
-/// Longest request that is read, in bytes.
+/// Maximum length of a request to read, in bytes.
 const REQUEST_MAX: usize = 8192;
 /// How long a client may take to send or receive each part.
 const PATIENCE: Timespec = Timespec { tv_sec: 2, tv_nsec: 0 };
-/// Most parts of a request of 8 KiB and a reply of 64 KiB in pieces of 4 KiB.
+/// Maximum number of parts in which a request of 8 KiB and a reply of 64 KiB arrive, with pieces of
+/// 4 KiB.
 const PARTS_MAX: usize = 24;
-/// Pause after a failed accept, such as with too many open files.
+/// Pause after a failed accept, such as when too many files are open.
 const PAUSE: Timespec = Timespec { tv_sec: 0, tv_nsec: 100_000_000 };
 
-/// A Unix socket that speaks HTTP, for Prometheus and `curl --unix-socket`. It has to be bound
-/// before the sandbox begins. The monitor removes its file after the server's end.
+/// A Unix socket that speaks HTTP, for Prometheus and `curl --unix-socket`. Must be bound before
+/// the sandbox begins. The monitor removes the socket's file once the server has ended.
 #[derive(Debug)]
 pub struct MetricsSocket {
     listener: UnixListener,
@@ -27,14 +28,15 @@ pub struct MetricsSocket {
 }
 
 impl MetricsSocket {
-    /// Binds it. Replaces the socket that a killed server has left.
+    /// Binds the socket, replacing one left behind by a server that was killed.
     ///
     /// # Errors
-    /// Another server listens there, another kind of file is there, or it cannot be bound.
+    /// Another server listens at `path`, the file there is not a socket, or the socket cannot be
+    /// bound.
     pub fn bind(path: &Path) -> Result<Self> {
         let listener = match UnixListener::bind(path) {
             Err(error) if error.kind() == ErrorKind::AddrInUse => {
-                // Connecting to a regular file is refused, too.
+                // Connecting to a regular file is refused with the same error.
                 if !path.symlink_metadata()?.file_type().is_socket() {
                     return Err(Error::other("there is a file that is no socket"));
                 }
@@ -50,7 +52,7 @@ impl MetricsSocket {
         Ok(Self { listener, running: Mutex::new(Some(running)), ended })
     }
 
-    /// Answers with `text` until [`Self::end`]. Blocks the thread.
+    /// Answers requests with `text` until [`Self::end`] is called. Blocks the thread.
     pub fn serve(&self, text: impl Fn() -> String) {
         loop {
             let mut ready =
@@ -62,7 +64,7 @@ impl MetricsSocket {
                 Ok(_) => {}
             }
             match self.listener.accept() {
-                // The client may have gone.
+                // Ignore errors: the client may have gone.
                 Ok((client, _)) => drop(self.answer(&client, &text)),
                 Err(_) => {
                     let _ = rustix::event::poll(&mut [PollFd::new(&self.ended, PollFlags::IN)], Some(&PAUSE));
@@ -76,7 +78,8 @@ impl MetricsSocket {
         drop(self.running.lock().take());
     }
 
-    /// Waits for a client, within limits: others wait behind it, and so does the end of the server.
+    /// Waits for a client, within limits, because other clients and the end of the server wait for
+    /// this one.
     fn wait(&self, client: &UnixStream, want: PollFlags, parts: &mut usize) -> Result<()> {
         *parts += 1;
         let mut ready = [PollFd::new(client, want), PollFd::new(&self.ended, PollFlags::IN)];
@@ -88,7 +91,7 @@ impl MetricsSocket {
     }
 
     fn answer(&self, mut client: &UnixStream, text: impl Fn() -> String) -> Result<()> {
-        // Not by an ioctl, which the sandbox does not allow.
+        // Do not use an ioctl: the sandbox does not allow it.
         let flags = rustix::fs::fcntl_getfl(client)?;
         rustix::fs::fcntl_setfl(client, flags | rustix::fs::OFlags::NONBLOCK)?;
         let (mut request, mut parts) = (Vec::new(), 0);

@@ -1,8 +1,8 @@
-//! A process outside of the server's sandbox, which does for it the few things that it may no
-//! longer do itself (privilege separation, as in OpenSSH's sshd).
+//! A process outside the server's sandbox that does the few things which the server may no longer
+//! do itself (privilege separation, as in OpenSSH's sshd).
 //!
-//! A server that an image has taken over can make it unmount its own directory, and read the groups
-//! of processes, which every user may.
+//! A server that has been taken over by a hostile image can only make the monitor unmount the
+//! server's own directory, and read the groups of processes, which every user may read.
 
 use crate::groups::groups_of;
 use crate::mounting::{MountError, clear_dead, device_at, unmount};
@@ -11,32 +11,32 @@ use parking_lot::Mutex;
 use std::io::{Read, Result, Write};
 use std::path::Path;
 
-/// Most supplementary groups of a process (limits.h, `NGROUPS_MAX`).
+/// Maximum number of supplementary groups of a process (limits.h, `NGROUPS_MAX`).
 const GROUPS_MAX: u32 = 65_536;
 
-/// What is asked: a kind, and a thread's number for the last one.
+/// Kinds of requests. The last kind also sends the number of a thread.
 const UNMOUNT: u8 = b'u';
 const UNMOUNT_LAZILY: u8 = b'l';
 const CLEAR_DEAD: u8 = b'c';
 const GROUPS: u8 = b'g';
 
-/// How unmounting went.
+/// The result of unmounting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unmounting {
-    /// Nothing of this server is mounted there any more.
+    /// Nothing of this server is mounted on the directory any more.
     Done,
-    /// Programs use it.
+    /// The mount is in use by programs.
     Busy,
-    /// It failed, and the monitor has printed why; or the monitor is gone.
+    /// Unmounting failed, and the monitor has printed why; or the monitor has ended.
     Failed,
 }
 
-/// The server's end.
+/// The server's connection to the monitor.
 #[derive(Debug)]
 pub struct Monitor(Mutex<Tie>);
 
 impl Monitor {
-    /// Asks over this tie.
+    /// Sends requests over this tie.
     pub fn new(tie: Tie) -> Self {
         Self(Mutex::new(tie))
     }
@@ -77,8 +77,8 @@ impl Monitor {
     }
 }
 
-/// Does what the server asks for until it has ended. `dir` is the directory that was mounted for
-/// it, if there is one; errors go to `report`.
+/// Does what the server asks for, until the server has ended. `dir` is the directory that was
+/// mounted for it, if any; errors go to `report`.
 ///
 /// # Errors
 /// The connection is broken.
@@ -97,7 +97,7 @@ pub fn monitor(mut tie: Tie, dir: Option<&Path>, report: impl Fn(&MountError)) -
             }
         };
         let numbers = match (kind, dir) {
-            // The server cannot be asked: it may wait for this answer.
+            // Do not ask the server: it may be waiting for this answer.
             (UNMOUNT | UNMOUNT_LAZILY, Some(dir)) => match device_at(dir) == own {
                 true => outcome(unmount(dir, kind == UNMOUNT_LAZILY)),
                 false => vec![0],

@@ -1,4 +1,4 @@
-//! Attaching a directory to a server, as root or through `fusermount3`.
+//! Attaches a directory to a server, as root or through `fusermount3`.
 
 use crate::Device;
 use crate::inherit::keep_from_programs;
@@ -13,12 +13,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use thiserror::Error;
 
-/// Extended attribute of a mounted root directory with the server's process number, in decimal. It
-/// is not listed.
+/// Extended attribute of a mounted root directory that contains the server's process number, in
+/// decimal. Does not appear in listings of attributes.
 pub const SERVER_ATTRIBUTE: &str = "system.extant.server";
 /// Setting this attribute on a mounted root directory makes everything on the volume durable.
 pub const SYNC_ATTRIBUTE: &str = "system.extant.sync";
-/// The type of our mounts in `/proc/mounts`.
+/// The type of our mounts, as shown in `/proc/mounts`.
 pub const FS_TYPE: &str = "fuse.extant";
 
 /// How to mount.
@@ -28,7 +28,8 @@ pub struct MountOptions {
     pub source: PathBuf,
     /// Programs may not change anything.
     pub read_only: bool,
-    /// Users other than the one who mounts may enter. The kernel then checks permissions.
+    /// Users other than the one who mounts may access the mount. The kernel then checks
+    /// permissions.
     pub allow_other: bool,
     /// Set-ID bits of programs take effect.
     pub suid: bool,
@@ -38,27 +39,27 @@ pub struct MountOptions {
     pub exec: bool,
 }
 
-/// Why a directory was not mounted or unmounted.
+/// Why a directory could not be mounted or unmounted.
 #[derive(Debug, Error)]
 pub enum MountError {
     /// The directory cannot be used.
     #[error("{0}: {1}")]
     Directory(String, std::io::Error),
-    /// There is no FUSE here, or not for this user.
+    /// There is no FUSE on this host, or not for this user.
     #[error(
         "/dev/fuse: {0}; load the module (modprobe fuse), let users open it (chmod 666 /dev/fuse), or pass it to \
          the container (--device /dev/fuse)"
     )]
     Device(std::io::Error),
-    /// Only root mounts without a helper.
+    /// Only root can mount without a helper.
     #[error(
         "mounting without root needs fusermount3, which is not installed; install it with: apt-get install fuse3"
     )]
     NoHelper,
-    /// The helper refused.
+    /// The helper failed.
     #[error("fusermount3: {0}")]
     Helper(String),
-    /// Programs have files open, or their working directory, on it.
+    /// Programs have files on the mount open, or have their working directory there.
     #[error("{0}: in use; end the programs that use it (fuser -vm shows them)")]
     Busy(String),
 }
@@ -70,7 +71,7 @@ pub struct Mounted {
     pub point: PathBuf,
     /// The image, for our own mounts.
     pub source: PathBuf,
-    /// Whether it is one of ours.
+    /// Whether it is a mount of ours.
     pub is_ours: bool,
 }
 
@@ -125,8 +126,8 @@ fn mount_directly(dir: &Path, options: &MountOptions) -> Result<OwnedFd, Step> {
     Ok(device)
 }
 
-/// Keeps descriptors that this process was started with from a server in the background: a lock or
-/// a pipe of a script would stay open until the volume is unmounted.
+/// Keeps a server in the background from holding descriptors that this process was started with: a
+/// script's lock or pipe would otherwise stay open until the volume is unmounted.
 pub fn keep_own_descriptors() {
     keep_from_programs();
 }
@@ -155,7 +156,7 @@ fn by_helper(dir: &Path, options: &MountOptions) -> Result<Device, MountError> {
     let output = child.wait_with_output().map_err(|error| MountError::Helper(error.to_string()))?;
     match received {
         Ok(Some(device)) if output.status.success() => Ok(device),
-        // It opens the device as the user who has called it.
+        // The helper opens the device as the user who called it.
         _ if said(&output.stderr).contains("/dev/fuse: Permission denied") => {
             Err(MountError::Device(Errno::ACCESS.into()))
         }
@@ -183,7 +184,7 @@ fn said(stderr: &[u8]) -> String {
     text.strip_prefix("fusermount3: ").unwrap_or(text).to_owned()
 }
 
-/// Commas and backslashes of a path, for the helper's list of options.
+/// Escapes commas and backslashes in a path, for the helper's list of options.
 fn escaped(path: &OsStr) -> OsString {
     let mut bytes = Vec::with_capacity(path.len());
     for &byte in path.as_bytes() {
@@ -195,8 +196,8 @@ fn escaped(path: &OsStr) -> OsString {
     OsString::from_vec(bytes)
 }
 
-/// Unmounts a directory. `lazy`: it disappears at once, and the server ends when the last program
-/// has left it.
+/// Unmounts a directory. `lazy`: the mount disappears at once, and the server ends when no program
+/// uses it any more.
 ///
 /// # Errors
 /// See [`MountError`].
@@ -237,8 +238,8 @@ fn mounts() -> Vec<Mounted> {
     list.split(|&byte| byte == b'\n').filter_map(listed).collect()
 }
 
-/// The number of the topmost mount's device on a directory, given without links. Asks nothing of
-/// the mount's server.
+/// The device number of the topmost mount on a directory, whose path contains no symbolic links.
+/// Does not ask the mount's server.
 pub(crate) fn device_at(dir: &Path) -> Option<Vec<u8>> {
     let list = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
     let mut lines = list.split(|&byte| byte == b'\n').filter_map(|line| {
@@ -249,7 +250,8 @@ pub(crate) fn device_at(dir: &Path) -> Option<Vec<u8>> {
     lines.next_back()
 }
 
-/// An absolute path without links. Asks nothing of the directory itself, which may be dead.
+/// Returns an absolute path without symbolic links. Does not access the directory itself, whose
+/// server may be dead.
 fn whole(dir: &Path) -> Option<PathBuf> {
     if let Ok(path) = dir.canonicalize() {
         return Some(path);
@@ -259,7 +261,7 @@ fn whole(dir: &Path) -> Option<PathBuf> {
     Some(parent.canonicalize().ok()?.join(name))
 }
 
-/// A line of mountinfo (proc_pid_mountinfo(5)).
+/// Parses a line of mountinfo (proc_pid_mountinfo(5)).
 fn listed(line: &[u8]) -> Option<Mounted> {
     let mut words = line.split(|&byte| byte == b' ');
     let point = path_of(words.nth(4)?);
@@ -281,13 +283,13 @@ fn path_of(word: &[u8]) -> PathBuf {
     PathBuf::from(OsString::from_vec(bytes))
 }
 
-/// Unmounts what a server that was killed has left on a directory. Returns whether it had.
+/// Unmounts a directory whose server was killed. Returns whether there was such a mount.
 ///
 /// # Errors
 /// See [`MountError`].
 pub fn clear_dead(dir: &Path) -> Result<bool, MountError> {
     let Some(mounted) = mounted_at(dir).filter(|mounted| mounted.is_ours) else { return Ok(false) };
-    // Not its attributes: the kernel may have these cached.
+    // Do not ask for attributes: the kernel may have cached them.
     if mounted.ask() != Err(Errno::NOTCONN) {
         return Ok(false);
     }

@@ -1,7 +1,7 @@
 //! The inodes that the kernel knows, each with its generation and lookup count.
 //!
-//! A request looks up the inode by number, so nothing else is kept. Only an inode that has lost its
-//! last name is held until the kernel forgets it, because it would be deleted otherwise.
+//! Each request looks its inode up by number, so no more is kept. Only an inode that has lost its
+//! last name is kept in use until the kernel forgets it, because it would be deleted otherwise.
 
 use crate::errno::{Errno, Result};
 use crate::object::{Object, nodeid, number_of};
@@ -33,7 +33,7 @@ struct Shard {
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     generation: u32,
-    /// Saturates; the inode is then never forgotten.
+    /// The count saturates; the inode is then never forgotten.
     lookups: u32,
 }
 
@@ -49,13 +49,13 @@ fn shard_of(number: InodeNumber) -> usize {
     ((spread * spread) >> 61).to_usize()
 }
 
-/// Memory of a table: an eighth of its places stay free, and each takes one byte more
+/// Memory of a table: an eighth of its slots stay free, and each slot takes one additional byte
 /// (`hashbrown`).
 fn table_bytes<K, V>(table: &FxHashMap<K, V>) -> u64 {
     (table.capacity() * 8 / 7 * (size_of::<(K, V)>() + 1)).to_u64()
 }
 
-/// Removes an entry, and gives memory back when few are left.
+/// Removes an entry, and shrinks the table when few entries are left.
 fn remove<K: Eq + Hash, V>(table: &mut FxHashMap<K, V>, key: &K) -> Option<V> {
     let value = table.remove(key);
     if table.len() < table.capacity() / 8 {
@@ -70,7 +70,7 @@ impl Nodes {
         let nodes = Self { volume, is_writable, shards: Default::default() };
         {
             let mut shard = nodes.shard(InodeNumber::ROOT);
-            // The kernel never forgets it.
+            // The kernel never forgets the root.
             shard.known.insert(InodeNumber::ROOT, Entry { generation: root.generation(), lookups: u32::MAX });
             shard.held.insert(InodeNumber::ROOT, root);
         }
@@ -81,10 +81,10 @@ impl Nodes {
         self.shards[shard_of(number)].lock()
     }
 
-    /// Waits only if the inode is not in memory.
+    /// Returns an inode. Waits only if it is not in memory.
     ///
     /// # Errors
-    /// The kernel has never been told of it, or has forgotten it; it cannot be read.
+    /// The kernel does not know the inode, or has forgotten it; the inode cannot be read.
     pub(crate) async fn get(&self, nodeid: u64) -> Result<Object> {
         let number = number_of(nodeid)?;
         let (generation, way) = {
@@ -102,7 +102,7 @@ impl Nodes {
         if object.generation() == generation { Ok(object) } else { Err(Errno::STALE.into()) }
     }
 
-    /// Adds one to an inode's lookup count. Returns its number.
+    /// Adds one to an inode's lookup count. Returns the protocol's number for the inode.
     pub(crate) fn tell(&self, object: &Object) -> u64 {
         let number = object.inode();
         let mut shard = self.shard(number);
@@ -112,7 +112,8 @@ impl Nodes {
             if let Some(way) = node.way() {
                 shard.ways.insert(number, way);
             }
-            // An operation that removes the last name after this point finds the entry.
+            // An operation that removes the last name after this point finds the entry and holds
+            // the inode.
             if !node.has_name() {
                 shard.held.entry(number).or_insert_with(|| object.clone());
             }
@@ -120,7 +121,7 @@ impl Nodes {
         nodeid(number)
     }
 
-    /// Holds an inode that has lost its last name, if the kernel knows it.
+    /// Keeps an inode in use that has lost its last name, if the kernel knows it.
     pub(crate) fn lost_name(&self, node: Node) {
         let number = node.inode();
         let mut shard = self.shard(number);
@@ -148,7 +149,7 @@ impl Nodes {
         drop(held);
     }
 
-    /// How many inodes the kernel knows, the root included.
+    /// Number of inodes that the kernel knows, including the root.
     pub(crate) fn count(&self) -> usize {
         self.shards.iter().map(|shard| shard.lock().known.len()).sum()
     }

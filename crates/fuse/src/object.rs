@@ -7,7 +7,7 @@ use extant_format::{DeviceNumber, FileKind, Inode, InodeFlags, InodeNumber, Time
 use extant_fs::{Attributes, Error, Node, Volume};
 use std::sync::Arc;
 
-/// For how long the kernel may keep names and attributes, in seconds. Nobody else changes them.
+/// How long the kernel may cache names and attributes, in seconds. Only the server changes them.
 pub(crate) const VALID_SECONDS: u64 = 86_400;
 
 /// The protocol's number for the root directory.
@@ -16,9 +16,9 @@ pub(crate) const ROOT: u64 = 1;
 /// An inode in use.
 #[derive(Clone, Debug)]
 pub(crate) enum Object {
-    /// On a volume open for writing.
+    /// An inode of a volume open for writing.
     Live(Node),
-    /// On one open for reading.
+    /// An inode of a volume open for reading.
     Stored(Arc<Inode>),
 }
 
@@ -78,7 +78,8 @@ impl Object {
     }
 }
 
-/// The protocol's number for an inode. The root directory and inode 1 exchange theirs.
+/// The protocol's number for an inode. The numbers of the root directory and of inode 1 are
+/// exchanged.
 pub(crate) fn nodeid(number: InodeNumber) -> u64 {
     match number {
         InodeNumber::ROOT => ROOT,
@@ -87,10 +88,10 @@ pub(crate) fn nodeid(number: InodeNumber) -> u64 {
     }
 }
 
-/// The inode of a protocol's number.
+/// Returns the inode for a number of the protocol.
 ///
 /// # Errors
-/// There is none.
+/// There is no such inode.
 pub(crate) fn number_of(nodeid: u64) -> Result<InodeNumber> {
     let number = u32::try_from(nodeid).map_err(|_| Errno::STALE)?;
     Ok(match nodeid {
@@ -142,11 +143,12 @@ fn mode(of: &Attributes) -> u32 {
     u32::from(of.kind.mode_bits() | of.permissions)
 }
 
-/// What `statx` shows, with the time of creation and the flags.
+/// The attributes for `statx`, including the creation time and the flags.
 pub(crate) fn statx(of: &Attributes, volume: &Volume, shown: &ShownOwners) -> Statx {
     const BASIC: u32 = 0x7ff;
     const BTIME: u32 = 0x800;
-    // STATX_ATTR_COMPRESSED, IMMUTABLE, APPEND, NODUMP, ENCRYPTED and VERITY: the flags' own bits.
+    // STATX_ATTR_COMPRESSED, IMMUTABLE, APPEND, NODUMP, ENCRYPTED and VERITY have the same bits as
+    // the inode flags.
     const SHOWN: InodeFlags = InodeFlags::COMPR
         .union(InodeFlags::IMMUTABLE)
         .union(InodeFlags::APPEND)

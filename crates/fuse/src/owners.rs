@@ -1,4 +1,5 @@
-//! Owners that appear under other numbers than the volume's, and callers that act as its root.
+//! Owners that appear under numbers other than the volume's, and callers that act as the volume's
+//! root.
 
 use crate::errno::{Errno, Result};
 use crate::ids::{IdRanges, renumbered_list};
@@ -6,8 +7,8 @@ use crate::ids::{IdRanges, renumbered_list};
 /// Programs see this number for ids outside all ranges, as on Linux (`overflowuid`).
 const NOBODY: u32 = 65_534;
 const ROOT: u32 = 0;
-/// Stands for a user or group that has no number. It cannot own anything: to chown(2), it means no
-/// change.
+/// Stands for a user or group without a number. It cannot own anything: to chown(2), this number
+/// means no change.
 const NONE: u32 = u32::MAX;
 
 /// How the volume's users, or its groups, appear to programs.
@@ -16,7 +17,8 @@ pub enum ShownIds {
     /// Under their own numbers.
     #[default]
     Own,
-    /// All as this one, which acts as the volume's root. New files belong to root on the volume.
+    /// All under this number, whose user acts as the volume's root. New files belong to root on the
+    /// volume.
     AllAs(u32),
     /// By ranges: `inside` is the number on the volume, `outside` the one that programs see. Ids
     /// outside all ranges appear as nobody (65534).
@@ -60,14 +62,14 @@ pub struct Owners {
     pub fakeroot: Option<u32>,
 }
 
-/// A caller in the volume's numbers.
+/// A caller, in the volume's numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct StoredCaller {
     pub(crate) uid: u32,
     pub(crate) gid: u32,
-    /// It has all capabilities.
+    /// The caller has all capabilities.
     pub(crate) is_root: bool,
-    /// It has numbers on the volume, so it can own something there.
+    /// The caller has numbers on the volume, so it can own something there.
     pub(crate) can_own: bool,
 }
 
@@ -106,7 +108,7 @@ impl Owners {
         StoredCaller {
             uid: uid.unwrap_or(NONE),
             gid: gid.unwrap_or(NONE),
-            // Root of this host keeps its rights even without a number.
+            // Root of this host keeps its privileges even if it has no number.
             is_root: uid == Some(ROOT) || user == ROOT,
             can_own: uid.is_some() && gid.is_some(),
         }
@@ -122,12 +124,12 @@ impl Owners {
         self.shown_entries(list).0
     }
 
-    /// Whether an access list has entries of hidden users or groups.
+    /// Whether an access list contains entries of hidden users or groups.
     pub(crate) fn hides_of(&self, list: &[u8]) -> bool {
         !self.shown_entries(list).1
     }
 
-    /// The entries of an access list that appear, and whether all do.
+    /// The entries of an access list that programs see, and whether these are all.
     fn shown_entries(&self, list: &[u8]) -> (Vec<u8>, bool) {
         renumbered_list(list, |user| self.users.shown(user), |group| self.groups.shown(group))
     }
@@ -135,7 +137,7 @@ impl Owners {
     /// An access list from a program, in the volume's numbers.
     ///
     /// # Errors
-    /// The volume has no number for someone in it.
+    /// The volume has no number for a user or group in the list.
     pub(crate) fn stored_list(&self, list: &[u8]) -> Result<Vec<u8>> {
         let (list, is_whole) =
             renumbered_list(list, |user| self.users.stored(user), |group| self.groups.stored(group));

@@ -1,4 +1,4 @@
-//! A line for each request, in a file.
+//! Writes a line for each request to a file.
 
 use crate::errno::Failure;
 use crate::metrics::name_of;
@@ -11,14 +11,14 @@ use std::io::Write as _;
 
 /// Writes one line for each request when its reply is sent.
 ///
-/// A line has the seconds since the server began, the operation, the inode's number as the kernel
-/// knows it, who asked, names or the place in a file, the error number or 0, and the microseconds
-/// that it took.
+/// A line contains the seconds since the server started, the operation, the inode's number as the
+/// kernel knows it, the caller, names or the range in a file, the error number or 0, and the
+/// microseconds that the request took.
 #[derive(Debug)]
 pub struct RequestTrace(File);
 
 impl RequestTrace {
-    /// Writes to this file, which is only appended to.
+    /// Writes to this file, which must only be appended to.
     pub fn new(file: File) -> Self {
         Self(file)
     }
@@ -42,12 +42,12 @@ impl RequestTrace {
         // Writing to a string does not fail.
         let _ = add_details(&mut line, operation);
         let _ = writeln!(line, " error={error} us={took}");
-        // A full disk does not stop the server.
+        // A full disk must not stop the server.
         let _ = (&self.0).write_all(line.as_bytes());
     }
 }
 
-/// A name in quotation marks, so that it cannot pass for the rest of a line.
+/// A name in quotation marks, so that it cannot be mistaken for another part of the line.
 struct Quoted<'a>(&'a [u8]);
 
 impl std::fmt::Display for Quoted<'_> {

@@ -1,11 +1,13 @@
-//! What a server gives up, so that an image that takes it over gains nothing but itself.
+//! The privileges that a server gives up, so that a hostile image that takes it over gains access
+//! to nothing but itself.
 //!
-//! First landlock takes away files, before the volume is opened and a second thread exists, because
-//! it goes for the calling thread and its children. What opening needs remains: the image, and
-//! `/proc`, `/sys` and `/dev` for reading. Once the volume is open and mounted, a filter of system
-//! calls takes away the opening of any file, programs, other processes and the network, from all
-//! threads. What is left is to read, write and map what is open. The ring of io_uring, which no
-//! filter sees into, is restricted to such operations when it is made.
+//! Landlock first restricts access to files. This happens before the volume is opened and while
+//! there is only one thread, because it applies only to the calling thread and threads that it
+//! starts. What opening the volume needs remains: the image, and `/proc`, `/sys` and `/dev` for
+//! reading. Once the volume is open and mounted, a system call filter for all threads denies
+//! opening any file, executing programs, and access to other processes and the network. The server
+//! can still read, write and map what is open. The io_uring, whose operations no filter sees, is
+//! restricted to these operations when it is created.
 
 use landlock::{
     ABI, Access, AccessFs, AccessNet, BitFlags, PathBeneath, PathFd, Ruleset, RulesetAttr,
@@ -19,16 +21,17 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use thiserror::Error;
 
-/// The newest rules that are asked for. Older kernels take those that they know.
+/// The newest landlock version whose rules are requested. Older kernels apply the rules that they
+/// know.
 const NEWEST: ABI = ABI::V5;
 
-/// Why there is no sandbox.
+/// Why the sandbox could not be set up.
 #[derive(Debug, Error)]
 pub enum SandboxError {
-    /// Of landlock.
+    /// Landlock failed.
     #[error("landlock: {0}")]
     Files(#[from] landlock::RulesetError),
-    /// Of seccomp.
+    /// Seccomp failed.
     #[error("seccomp: {0}")]
     Calls(#[from] seccompiler::Error),
 }
@@ -36,13 +39,13 @@ pub enum SandboxError {
 /// Where a server's image is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ImageIs<'a> {
-    /// A file or disk.
+    /// In a file or on a disk.
     At(&'a Path),
-    /// On a server, to which it may have to connect again.
+    /// On a server, to which a new connection may be necessary.
     OnNetwork,
 }
 
-/// Takes away the files of the host from this thread and those that it will start. Returns false,
+/// Denies access to the host's files, for this thread and those that it will start. Returns false,
 /// and changes nothing, if the kernel has no landlock.
 ///
 /// # Errors
@@ -53,13 +56,13 @@ pub fn confine_files(image: ImageIs<'_>) -> Result<bool, SandboxError> {
     let mut readable = vec!["/proc", "/sys"];
     match image {
         ImageIs::At(_) => rules = rules.handle_access(AccessNet::from_all(NEWEST))?,
-        // For the server's address.
+        // To look up the server's address.
         ImageIs::OnNetwork => readable.extend(["/etc", "/lib", "/lib64", "/usr", "/run"]),
     }
     let mut rules = rules
         .create()?
         .add_rules(path_beneath_rules(readable, read))?
-        // For loop devices that have the image as theirs.
+        // To use loop devices whose backing file is the image.
         .add_rules(path_beneath_rules(["/dev"], read | AccessFs::IoctlDev))?;
     if let ImageIs::At(image) = image
         && let Ok(image) = PathFd::new(image)
@@ -70,8 +73,8 @@ pub fn confine_files(image: ImageIs<'_>) -> Result<bool, SandboxError> {
     Ok(rules.restrict_self()?.ruleset != RulesetStatus::NotEnforced)
 }
 
-/// Takes away from all threads the system calls that a server does not need once its volume is
-/// mounted. They fail with EPERM. Signals can be sent to `child` only.
+/// Denies the system calls that a server does not need once its volume is mounted, for all threads.
+/// They fail with EPERM. Signals can be sent only to `child`.
 ///
 /// # Errors
 /// The kernel has no seccomp.
@@ -84,13 +87,14 @@ pub fn confine_calls(image: ImageIs<'_>, child: Option<u32>) -> Result<(), Sandb
         let program = BpfProgram::try_from(filter).map_err(seccompiler::Error::Backend)?;
         Ok(seccompiler::apply_filter_all_threads(&program)?)
     };
-    // Its flags lie in memory, which a filter does not see. The C library then uses clone.
+    // The flags of clone3 are in memory, where a filter cannot see them. Without clone3, the C
+    // library uses clone.
     let missing = SeccompAction::Errno(libc::ENOSYS.unsigned_abs());
     install(BTreeMap::from([(libc::SYS_clone3, Vec::new())]), SeccompAction::Allow, missing)?;
     install(allowed(image, child)?, denied, SeccompAction::Allow)
 }
 
-/// A call with an argument that has these bits, of those under a mask.
+/// Allows a call if the bits of an argument that are in `mask` equal `bits`.
 fn only(argument: u8, mask: u64, bits: u64) -> Result<Vec<SeccompRule>, SandboxError> {
     let op = SeccompCmpOp::MaskedEq(mask);
     let condition = SeccompCondition::new(argument, SeccompCmpArgLen::Dword, op, bits);
@@ -101,27 +105,27 @@ fn only(argument: u8, mask: u64, bits: u64) -> Result<Vec<SeccompRule>, SandboxE
 fn allowed(image: ImageIs<'_>, child: Option<u32>) -> Result<BTreeMap<i64, Vec<SeccompRule>>, SandboxError> {
     let mut rules: BTreeMap<i64, Vec<SeccompRule>> = ALWAYS.iter().map(|call| (*call, Vec::new())).collect();
     let flag = |bit: i32| u64::from(bit.unsigned_abs());
-    // Threads, not processes.
+    // Allow starting threads, but not processes.
     rules.insert(libc::SYS_clone, only(0, flag(libc::CLONE_THREAD), flag(libc::CLONE_THREAD))?);
     let all = u64::from(u32::MAX);
-    // To abort.
+    // Needed to abort.
     rules.insert(libc::SYS_tgkill, only(0, all, std::process::id().into())?);
     if let Some(child) = child {
         rules.insert(libc::SYS_kill, only(0, all, child.into())?);
     }
-    // Of open files, not of paths.
+    // Allow these calls for open files, but not for paths.
     let empty = flag(libc::AT_EMPTY_PATH);
     rules.insert(libc::SYS_newfstatat, only(3, empty, empty)?);
     rules.insert(libc::SYS_statx, only(2, empty, empty)?);
-    // No executable memory.
+    // Deny executable memory.
     let exec = flag(libc::PROT_EXEC);
     rules.insert(libc::SYS_mmap, only(2, exec, 0)?);
     rules.insert(libc::SYS_mprotect, only(2, exec, 0)?);
-    // Of disks.
+    // Discards blocks of a disk.
     const BLKDISCARD: u64 = 0x1277;
     rules.insert(libc::SYS_ioctl, only(1, all, BLKDISCARD)?);
     if image == ImageIs::OnNetwork {
-        // Connecting anew within a time limit.
+        // Used to reconnect within a time limit.
         const FIONBIO: u64 = 0x5421;
         rules.insert(libc::SYS_ioctl, [only(1, all, BLKDISCARD)?, only(1, all, FIONBIO)?].concat());
         rules.extend(NETWORK.iter().map(|call| (*call, Vec::new())));
@@ -193,7 +197,7 @@ const ALWAYS: &[i64] = &[
     libc::SYS_eventfd2,
     libc::SYS_io_uring_enter,
     libc::SYS_io_uring_register,
-    // On a socket that listens already.
+    // Only works on a socket that is already listening.
     libc::SYS_accept4,
     libc::SYS_recvfrom,
     libc::SYS_recvmsg,
@@ -211,7 +215,7 @@ const ALWAYS: &[i64] = &[
     libc::SYS_dup2,
 ];
 
-/// To connect again to the server of an image.
+/// Calls needed to reconnect to the server of an image.
 const NETWORK: &[i64] = &[
     libc::SYS_socket,
     libc::SYS_connect,

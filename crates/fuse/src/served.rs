@@ -1,4 +1,4 @@
-//! What the operations work on.
+//! The data that operations work on.
 
 use crate::groups::groups_of;
 use crate::handles::Handles;
@@ -16,25 +16,25 @@ use extant_rt::{Rt, RwLock, WaitConfig, WaitTable};
 use std::fmt::Write;
 use std::sync::Arc;
 
-/// Longest payload of a write, and of a read.
+/// Maximum length of the data of a write or a read.
 pub(crate) const MAX_WRITE: u32 = 1 << 20;
 
-/// The volume, with what the kernel knows of it and has open.
+/// The volume, with the inodes and handles that the kernel has.
 #[derive(Debug)]
 pub(crate) struct Served {
     pub(crate) volume: Volume,
     pub(crate) nodes: Nodes,
     pub(crate) handles: Handles,
     pub(crate) shown: ShownOwners,
-    /// The cache that the volume is in.
+    /// The volume's page cache.
     pub(crate) cache: PageCache,
     pub(crate) metrics: Metrics,
-    /// The newest commit before the first request.
+    /// The newest commit before the first request was served.
     pub(crate) first_commit: Option<u64>,
     pub(crate) trace: Option<Arc<RequestTrace>>,
-    /// Who reads of processes, if the server may not.
+    /// The process that reads other processes' groups, if the server may not.
     monitor: Option<Arc<Monitor>>,
-    /// Held during a question to the monitor, so that only one thread waits for it.
+    /// Held while the monitor is asked, so that only one thread waits for it.
     asks: RwLock,
     rt: Rt,
 }
@@ -62,7 +62,7 @@ impl Served {
         }
     }
 
-    /// The supplementary groups of a thread, as they are in its own namespace.
+    /// The supplementary groups of a thread, as numbered in its own namespace.
     pub(crate) async fn groups_of(&self, thread: u32) -> Vec<u32> {
         let groups = match &self.monitor {
             Some(monitor) => self.ask_for_groups(monitor.clone(), thread).await,
@@ -74,9 +74,9 @@ impl Served {
         }
     }
 
-    /// Asks on a thread of its own. The monitor does not answer while it unmounts, and unmounting
-    /// may wait for this server to write a shared mapping. A serving thread that waited would
-    /// deadlock.
+    /// Asks the monitor on a separate thread. The monitor does not answer while it unmounts, and
+    /// unmounting may wait for this server to write a shared mapping. If a serving thread waited,
+    /// this would deadlock.
     async fn ask_for_groups(&self, monitor: Arc<Monitor>, thread: u32) -> Vec<u32> {
         let asks = self.asks.write().await;
         let asked = self.rt.spawn_blocking("groups", move || monitor.groups(thread)).await;

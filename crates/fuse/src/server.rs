@@ -1,8 +1,8 @@
 //! Reading requests, running them and replying.
 //!
-//! A request's operation is polled first on the thread that has read it: most never wait, and a
-//! reply from the reading thread spares the program's processor two wakes. One that has to wait
-//! becomes a task.
+//! A request's operation is first polled on the thread that has read the request: most operations
+//! never wait, and a reply from the reading thread spares the program's processor two wakeups. An
+//! operation that has to wait becomes a task.
 
 use crate::caller::Who;
 use crate::errno::{Errno, Failure, Result};
@@ -25,13 +25,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Waker};
 use zerocopy::{FromBytes, IntoBytes};
 
-/// A request's header, the largest structure and a name.
+/// Room for a request's header, the largest structure and a name, besides the data.
 const BUFFER_BYTES: usize = MAX_WRITE as usize + 4096;
-/// A request up to this long is copied out of its buffer, so that requests that wait do not hold a
-/// mebibyte each.
+/// Requests up to this length are copied out of their buffer, so that requests that wait do not
+/// each hold a mebibyte.
 const SHORT_BYTES: usize = 64 << 10;
-/// Features that a server asks the kernel for, as flags of [`init`]; POSIX access lists come on top
-/// where the kernel checks permissions.
+/// Features that a server requests from the kernel, as flags of [`init`]; POSIX access lists are
+/// added if the kernel checks permissions.
 pub const WANTED_FEATURES: u64 = init::ASYNC_READ
     | init::ATOMIC_O_TRUNC
     | init::BIG_WRITES
@@ -51,11 +51,12 @@ pub const WANTED_FEATURES: u64 = init::ASYNC_READ
     | init::DIRECT_IO_ALLOW_MMAP;
 /// ENOSPC, and EDQUOT.
 const NO_ROOM: [i32; 2] = [28, 122];
-/// How long to wait for the last close of a deleted file before a full volume is reported.
+/// How long each attempt waits for the last close of a deleted file, before a full volume is
+/// reported.
 const DELETED_STEP: Nanos = Nanos::from_millis(5);
-/// Buffers kept for the next requests.
+/// Maximum number of buffers kept for further requests.
 const SPARE_BUFFERS: usize = 4;
-/// Requests of read-ahead and of write-back that the kernel has in flight at once.
+/// Maximum number of read-ahead and write-back requests that the kernel has in flight at once.
 const MAX_BACKGROUND: u16 = 128;
 
 /// A server of one volume.
@@ -64,14 +65,14 @@ pub struct Server {
     kernel_checks: bool,
     transport: Arc<dyn Transport>,
     served: Served,
-    /// Closed when the server ends.
+    /// The open volume; taken out and closed when the server ends.
     open: Mutex<Option<OpenVolume>>,
     ready: Mutex<Option<Box<dyn FnOnce() + Send>>>,
     buffers: Mutex<Vec<Vec<u8>>>,
     tasks: Mutex<usize>,
     idle: Condvar,
     is_initialised: AtomicBool,
-    /// The kernel speaks no version of the protocol that we do.
+    /// There is no protocol version that both the kernel and we support.
     is_refused: AtomicBool,
 }
 
@@ -82,8 +83,8 @@ impl fmt::Debug for Server {
 }
 
 impl Server {
-    /// A server that answers the requests of `transport`. Calls `ready` once the kernel has
-    /// accepted it.
+    /// Creates a server that answers the requests of `transport`. Calls `ready` once the kernel has
+    /// accepted the server.
     pub fn new(
         rt: &Rt,
         volume: OpenVolume,
@@ -146,7 +147,7 @@ impl Server {
         }
     }
 
-    /// Starts a request: polls it here, and makes it a task if it has to wait.
+    /// Starts a request: polls it on this thread, and makes it a task if it has to wait.
     fn begin(self: &Arc<Self>, mut buffer: Vec<u8>, bytes: usize) {
         let server = self.clone();
         if bytes <= SHORT_BYTES {
@@ -160,16 +161,17 @@ impl Server {
                 server.keep(buffer);
             }
         });
-        // The task polls it again with its own waker.
+        // If it has to wait, the task polls it again with its own waker.
         let mut cx = Context::from_waker(Waker::noop());
-        // The dropped ticket has sent EIO, and the panic was printed.
+        // After a panic, the dropped ticket has already sent EIO, and the panic message was
+        // printed.
         let Ok(polled) = catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(&mut cx))) else { return };
         if polled.is_pending() {
             self.spawn("fuse request", work);
         }
     }
 
-    /// Keeps a buffer for another request.
+    /// Keeps a buffer to be reused for another request.
     fn keep(&self, buffer: Vec<u8>) {
         let mut buffers = self.buffers.lock();
         if buffers.len() < SPARE_BUFFERS {
@@ -194,7 +196,7 @@ impl Server {
             Err(Malformed::Body(unique)) => return self.ticket(unique).fail(Errno::INVAL.into()),
         };
         match operation {
-            // No reply to these.
+            // These requests get no reply.
             Some(Operation::Forget(args)) => self.forget(header.nodeid, args.nlookup),
             Some(Operation::BatchForget { mut records }) => {
                 while let Ok((one, rest)) = ForgetOne::read_from_prefix(records) {
@@ -202,7 +204,8 @@ impl Server {
                     records = rest;
                 }
             }
-            // Every operation ends by itself; its caller waits for that.
+            // Interrupts are ignored: every operation ends by itself, and its caller waits for
+            // that.
             Some(Operation::Interrupt(_) | Operation::NotifyReply) => {}
             Some(operation) => {
                 let (ticket, began) = (self.ticket(header.unique), self.rt.now());
@@ -226,7 +229,8 @@ impl Server {
         }
     }
 
-    /// Counts a request before its reply is sent, so that its caller finds it in the counters.
+    /// Counts a request before its reply is sent, so that its caller already finds it in the
+    /// counters.
     fn note(
         &self,
         header: &RequestHeader,
@@ -241,7 +245,7 @@ impl Server {
         }
     }
 
-    /// What the server has counted so far, in Prometheus' text format.
+    /// The counters of the server, in Prometheus' text format.
     pub fn metrics(&self) -> String {
         self.served.metrics_text()
     }
@@ -261,8 +265,8 @@ impl Server {
         }
     }
 
-    /// Waits until deleted files have given back their space. On ext4 the last close does that;
-    /// here the kernel reports that close a moment later, and a task then frees the space.
+    /// Waits until the space of deleted files is free. On ext4 the last close frees it; here the
+    /// kernel reports that close a moment later, and a task then frees the space.
     async fn wait_for_deleted(&self) {
         self.rt.sleep(DELETED_STEP).await;
         self.served.volume.finish_deletions().await;
@@ -330,7 +334,7 @@ impl Server {
             Operation::Tmpfile(args) => ops::files::tmpfile(served, node, &who(args.umask), &args).await,
             Operation::Read(args) => ops::files::read(served, &args).await,
             Operation::Write { args, data } => ops::files::write(served, node, &args, data).await,
-            // Closing reports nothing, as in the kernel's ext4; fsync does.
+            // Like ext4 in the kernel, report no errors on close; fsync reports them.
             Operation::Flush => Err(Errno::NOSYS.into()),
             Operation::Release(args) | Operation::Releasedir(args) => {
                 drop(self.served.handles.release(args.fh));
@@ -365,7 +369,7 @@ impl Server {
         }
     }
 
-    /// What is done once the reply is sent.
+    /// Does what has to happen after the reply is sent.
     fn after(&self, header: &RequestHeader, operation: &Operation<'_>) {
         match operation {
             Operation::Init { .. } => {
@@ -375,7 +379,7 @@ impl Server {
                     ready();
                 }
             }
-            // The kernel does not know that this has changed the time of change.
+            // The kernel does not know that this ioctl has changed the inode's ctime.
             Operation::Ioctl { args, .. } if ops::ioctl::changes(args.cmd) => self.invalidate(header.nodeid),
             // The kernel does not know that an access list changes the mode.
             Operation::Setxattr { name, .. } | Operation::Removexattr { name }
@@ -387,8 +391,8 @@ impl Server {
         }
     }
 
-    /// The file that an operation writes to, if it has set-ID bits. The server may clear them, and
-    /// the kernel must then read the mode again.
+    /// Returns the file that an operation writes to, if it has set-ID bits. The server may clear
+    /// these bits, and the kernel must then read the mode again.
     async fn set_id_of(&self, header: &RequestHeader, operation: &Operation<'_>) -> Option<u64> {
         const KILL_PRIVILEGES: u32 = 4;
         const SET_IDS: u16 = 0o6000;
@@ -405,7 +409,7 @@ impl Server {
     fn init(&self, args: InitIn, offered: u64) -> Result<InitOut> {
         let mut out = InitOut { major: MAJOR, minor: MINOR.min(args.minor), ..InitOut::default() };
         if args.major > MAJOR {
-            // The kernel asks again with a version that it shares with us.
+            // The kernel will ask again with a version that we support.
             return Ok(out);
         }
         if args.major < MAJOR || args.minor < MINOR_MIN {
@@ -416,7 +420,7 @@ impl Server {
             wanted |= init::POSIX_ACL;
         }
         let agreed = wanted & offered;
-        // Without it the kernel sends a shorter structure.
+        // Without this feature the kernel sends a shorter structure.
         if agreed & init::SETXATTR_EXT == 0 {
             return Err(Errno::PROTO.into());
         }
@@ -433,12 +437,13 @@ impl Server {
         Ok(out)
     }
 
-    /// A task of the volume frees deleted inodes, so that no request waits for that.
+    /// Subtracts lookups. A task of the volume frees deleted inodes, so that no request waits for
+    /// that.
     fn forget(&self, nodeid: u64, lookups: u64) {
         self.served.nodes.forget(nodeid, lookups);
     }
 
-    /// How many inodes the kernel knows.
+    /// Number of inodes that the kernel knows.
     pub fn known_inodes(&self) -> usize {
         self.served.nodes.count()
     }
@@ -449,7 +454,7 @@ impl Server {
     }
 
     fn invalidate(&self, nodeid: u64) {
-        // Negative: the attributes only, not the data.
+        // A negative offset invalidates only the attributes, not the data.
         let out = InvalInodeOut { ino: nodeid, off: -1, len: 0 };
         let len = (size_of::<ReplyHeader>() + size_of::<InvalInodeOut>()) as u32;
         let header = ReplyHeader { len, error: NOTIFY_INVAL_INODE, unique: 0 };
@@ -472,7 +477,7 @@ impl Drop for Running {
     }
 }
 
-/// A request that awaits its reply. If it is dropped without one, because its operation has
+/// A request that awaits its reply. If it is dropped without a reply, because its operation has
 /// panicked, the caller gets EIO.
 struct Ticket<'a> {
     server: &'a Arc<Server>,
@@ -490,7 +495,8 @@ impl Ticket<'_> {
         if is_taken {
             return;
         }
-        // Nobody waits for it, so the kernel does not count what it tells.
+        // Nobody waits for this reply any more, so the kernel does not count the inodes and handles
+        // in it.
         match reply {
             Reply::Entry(entry) => self.server.forget(entry.nodeid, 1),
             Reply::Created(entry, opened) => {
@@ -503,7 +509,7 @@ impl Ticket<'_> {
         }
     }
 
-    /// Returns whether the kernel has taken it.
+    /// Returns whether the kernel has accepted the reply.
     fn write(&mut self, error: i32, parts: [&[u8]; 2]) -> bool {
         self.is_open = false;
         let len = size_of::<ReplyHeader>() + parts.iter().map(|part| part.len()).sum::<usize>();

@@ -9,16 +9,16 @@ use std::sync::Arc;
 /// How a server serves.
 #[derive(Clone, Debug, Default)]
 pub struct Settings {
-    /// The kernel checks permissions, access lists included, before it asks. Needed if users other
-    /// than the one who mounts may enter.
+    /// The kernel checks permissions, including access lists, before it sends a request. Required
+    /// if users other than the one who mounts may access the mount.
     pub kernel_checks: bool,
-    /// The users and groups of the user namespace that the volume is mounted in, if that is not the
-    /// server's. Others appear as root.
+    /// The users and groups of the user namespace in which the volume is mounted, if it is not the
+    /// server's namespace. Other owners appear as root.
     pub ids: Option<IdMap>,
     /// How owners appear, and which user acts as root.
     pub owners: Owners,
-    /// The process that does what a server in a sandbox may not do.
+    /// The process that does what a sandboxed server may not do.
     pub monitor: Option<Arc<Monitor>>,
-    /// Where each request is traced.
+    /// Where requests are traced.
     pub trace: Option<Arc<RequestTrace>>,
 }

@@ -11,12 +11,12 @@ use std::io::{IoSlice, IoSliceMut, Read, Result, Write};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 
-/// One end. The end of the other process shows as nothing more to hear.
+/// One end of the connection. If the other process ends, this one sees the connection closed.
 #[derive(Debug)]
 pub struct Tie(OwnedFd);
 
 impl Tie {
-    /// Both ends. The second one stays open in a program that is started before it is dropped.
+    /// Creates both ends. A program that is started before the second one is dropped inherits it.
     ///
     /// # Errors
     /// The process has too many descriptors.
@@ -27,7 +27,7 @@ impl Tie {
         Ok((Self(ours), Self(theirs)))
     }
 
-    /// The end that this process was started with.
+    /// Takes the end that this process was started with.
     ///
     /// # Errors
     /// There is no such descriptor, or it is one of the standard ones.
@@ -37,7 +37,7 @@ impl Tie {
         Ok(Self(end))
     }
 
-    /// The number of the descriptor, to tell a program that inherits it.
+    /// The number of the descriptor, to be passed to a program that inherits it.
     pub fn number(&self) -> i32 {
         self.0.as_raw_fd()
     }
@@ -45,13 +45,13 @@ impl Tie {
     /// Tells the other process that a step is done.
     ///
     /// # Errors
-    /// It has ended.
+    /// The other process has ended.
     pub fn tell(&self) -> Result<()> {
         rustix::net::send(&self.0, b".", SendFlags::NOSIGNAL)?;
         Ok(())
     }
 
-    /// Waits until the other process tells. Returns false if it has ended.
+    /// Waits until the other process calls [`Self::tell`]. Returns false if it has ended.
     pub fn hear(&self) -> bool {
         let mut byte = [0];
         loop {
@@ -62,7 +62,7 @@ impl Tie {
         }
     }
 
-    /// Passes on the device of a mount.
+    /// Passes the device of a mount to the other process.
     ///
     /// # Errors
     /// The other process has ended.

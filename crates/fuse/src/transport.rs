@@ -1,8 +1,8 @@
-//! What carries requests and replies.
+//! The connection that carries requests and replies.
 
 use std::io::Result;
 
-/// A connection to the kernel, or to a test that plays its part.
+/// A connection to the kernel, or to a test that plays the kernel's part.
 pub trait Transport: Send + Sync {
     /// Waits for a request and returns its length; `None` when the connection has ended.
     ///

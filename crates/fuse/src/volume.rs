@@ -10,7 +10,7 @@ use std::sync::Arc;
 /// How to open a volume for a server.
 #[derive(Clone, Copy, Debug)]
 pub struct VolumeOptions {
-    /// Whether programs may change it. If not, nothing is written to the device.
+    /// Whether programs may change the volume. If not, nothing is written to the device.
     pub write: bool,
     /// Memory for file contents and metadata, in bytes.
     pub cache_bytes: u64,
@@ -20,7 +20,7 @@ pub struct VolumeOptions {
     pub discard: bool,
     /// What to do about damage; by default what the superblock says.
     pub errors: Option<ErrorPolicy>,
-    /// For a read-only volume: do not look into its journal.
+    /// Do not use the journal of a read-only volume.
     pub ignore_journal: bool,
 }
 
@@ -50,7 +50,7 @@ impl OpenVolume {
     /// Opens the volume on a device.
     ///
     /// # Errors
-    /// Those of [`Volume::open_writable`] and [`Volume::open`].
+    /// The errors of [`Volume::open_writable`] and [`Volume::open`].
     pub async fn open(rt: &Rt, device: Arc<dyn Device>, options: VolumeOptions) -> Result<Self> {
         let config = CacheConfig::with_budget(options.cache_bytes);
         let cache =

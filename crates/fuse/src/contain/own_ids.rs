@@ -1,4 +1,4 @@
-//! Which users and groups exist in a user namespace of one's own (user_namespaces(7)).
+//! Which users and groups exist in a process's own user namespace (user_namespaces(7)).
 
 use crate::ids::{IdMap, IdRange, IdRanges};
 use std::fs;
@@ -14,15 +14,15 @@ pub struct IdError(Error);
 /// The ids that a namespace got.
 #[derive(Clone, Debug)]
 pub struct OwnIds {
-    /// What exists inside.
+    /// The ids that exist inside.
     pub map: IdMap,
-    /// Why there are no more than one's own, if there could be.
+    /// Why only the user's own id exists inside, although more would have been possible.
     pub refused: Option<String>,
 }
 
-/// One kind of ids.
+/// Users or groups.
 struct Kind {
-    /// Of the file `/proc/PID/NAME`.
+    /// Name of the file `/proc/PID/NAME` that sets the map.
     map: &'static str,
     helper: &'static str,
     ranges: &'static str,
@@ -66,7 +66,7 @@ impl OwnIds {
             }
         }
         let [users, groups] = kinds.each_ref().map(single);
-        // Without it, a process could leave groups that deny it something.
+        // Otherwise a process could leave groups that deny it something.
         fs::write(format!("/proc/{process}/setgroups"), "deny").map_err(IdError)?;
         write_map(process, &kinds[0], &users).map_err(IdError)?;
         write_map(process, &kinds[1], &groups).map_err(IdError)?;
@@ -96,8 +96,8 @@ fn single(kind: &Kind) -> IdRanges {
     IdRanges(vec![IdRange { inside: 0, outside: kind.own, count: 1 }])
 }
 
-/// One's own id as root's, and all ranges that the administrator has set aside; `None` if there are
-/// none.
+/// The user's own id as root's, and all ranges that the administrator has set aside; `None` if
+/// there are none.
 fn subordinate(kind: &Kind) -> Option<IdRanges> {
     let user = rustix::process::geteuid().as_raw();
     let name = fs::read_to_string("/etc/passwd").ok().and_then(|text| name_of(&text, user));
@@ -131,7 +131,7 @@ fn set_aside(text: &str, name: Option<&str>, user: u32) -> Vec<(u32, u32)> {
 
 fn write_map(process: u32, kind: &Kind, ranges: &IdRanges) -> std::io::Result<()> {
     let line = |range: &IdRange| format!("{} {} {}\n", range.inside, range.outside, range.count);
-    // The kernel takes a whole map in one write.
+    // The kernel accepts only a single write with the whole map.
     let text: String = ranges.0.iter().map(line).collect();
     fs::write(format!("/proc/{process}/{}", kind.map), text)
 }

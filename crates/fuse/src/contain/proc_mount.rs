@@ -1,14 +1,14 @@
-//! `/proc` of a process namespace of one's own.
+//! `/proc` for a process namespace.
 
 use rustix::mount::MountFlags;
 
-/// Mounts it on `/proc`. Returns whether it did: a container that hides parts of its own does not
-/// allow another one. Programs then see the processes of the container.
+/// Mounts a new `/proc`. Returns false if that is not allowed, as in a container that hides parts
+/// of its own `/proc`. Programs then see the processes of the container.
 pub fn mount_own_proc() -> bool {
     at("/proc").is_ok()
 }
 
-/// Mounts it elsewhere.
+/// Mounts a new `/proc` at `place`.
 pub(super) fn at(place: &str) -> rustix::io::Result<()> {
     let flags = MountFlags::NOSUID | MountFlags::NODEV | MountFlags::NOEXEC;
     rustix::mount::mount("proc", place, "proc", flags, None)

@@ -21,7 +21,7 @@ const LINKS: [(&str, &str); 5] = [
 ];
 const RESOLVER: &str = "/etc/resolv.conf";
 
-/// Why a volume is not the root directory.
+/// Why a volume could not become the root directory.
 #[derive(Debug, Error)]
 #[error("{step}: {error}")]
 pub struct RootError {
@@ -29,14 +29,14 @@ pub struct RootError {
     error: std::io::Error,
 }
 
-/// What the volume has no place for.
+/// A file or directory that the volume lacks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Missing {
-    /// It has no directory `/proc`.
+    /// The directory `/proc`.
     Proc,
-    /// It has no directory `/dev`.
+    /// The directory `/dev`.
     Dev,
-    /// It has no file `/etc/resolv.conf`.
+    /// The file `/etc/resolv.conf`.
     Resolver,
 }
 
@@ -55,11 +55,11 @@ fn at(step: &'static str) -> impl Fn(Errno) -> RootError {
 }
 
 /// Makes a mounted directory the root of this process and of all others in its mount namespace,
-/// with `/proc`, `/dev` and the host's `/etc/resolv.conf`. Nothing of it is written to the volume.
+/// with `/proc`, `/dev` and the host's `/etc/resolv.conf`. None of this is written to the volume.
 /// Everything else of the host is out of reach.
 ///
 /// # Errors
-/// A step failed, by name.
+/// Names the step that failed.
 pub fn enter_root(root: &Path) -> Result<Vec<Missing>, RootError> {
     let mut missing = Vec::new();
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
@@ -82,20 +82,21 @@ pub fn enter_root(root: &Path) -> Result<Vec<Missing>, RootError> {
         }
     }
     rustix::process::fchdir(&top).map_err(at("the volume's root directory"))?;
-    // The old root directory comes to lie on the new one, and is then taken away
-    // (pivot_root(2), "pivot_root(".", ".")").
+    // The old root directory ends up on top of the new one, and is then unmounted (pivot_root(2),
+    // "pivot_root(".", ".")").
     rustix::process::pivot_root(".", ".").map_err(at("pivot_root"))?;
     rustix::mount::unmount(".", UnmountFlags::DETACH).map_err(at("the host's root directory"))?;
     rustix::process::chdir("/").map_err(at("the volume's root directory"))?;
     Ok(missing)
 }
 
-/// A path that leads to an open file whatever links are on the volume.
+/// A path that leads to an open file, whatever symbolic links are on the volume.
 fn path(file: &OwnedFd) -> String {
     format!("/proc/self/fd/{}", file.as_raw_fd())
 }
 
-/// A file below the root, whose links stay below it. `None` if there is none of this type.
+/// Opens a file below the root; symbolic links on its path stay below the root. `None` if there is
+/// no file of this type.
 fn place(top: &OwnedFd, name: &str, is: FileType) -> rustix::io::Result<Option<OwnedFd>> {
     let flags = OFlags::PATH | OFlags::CLOEXEC;
     let resolve = ResolveFlags::IN_ROOT | ResolveFlags::NO_MAGICLINKS;
@@ -109,7 +110,7 @@ fn place(top: &OwnedFd, name: &str, is: FileType) -> rustix::io::Result<Option<O
     }
 }
 
-/// A new file system on a directory. Returns its root.
+/// Mounts a new file system on a directory. Returns its root.
 fn mount_new(
     kind: &str,
     on: &OwnedFd,
@@ -119,7 +120,7 @@ fn mount_new(
     name: &str,
 ) -> rustix::io::Result<OwnedFd> {
     rustix::mount::mount(kind, path(on), kind, flags, data)?;
-    // The descriptor is of the directory below it.
+    // The old descriptor still refers to the directory below the mount.
     let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC;
     rustix::fs::openat2(top, name, flags, Mode::empty(), ResolveFlags::IN_ROOT)
 }
@@ -136,7 +137,7 @@ fn make_dev(top: &OwnedFd, on: &OwnedFd) -> rustix::io::Result<()> {
         drop(rustix::fs::openat(&dev, node, flags, Mode::from_raw_mode(0o644))?);
         let flags = OFlags::PATH | OFlags::CLOEXEC;
         let file = rustix::fs::openat(&dev, node, flags, Mode::empty())?;
-        // A device made in a user namespace cannot be opened.
+        // Device nodes created in a user namespace cannot be opened.
         rustix::mount::mount_bind(source, path(&file))?;
     }
     for (target, name) in LINKS {
@@ -153,13 +154,13 @@ fn make_dev(top: &OwnedFd, on: &OwnedFd) -> rustix::io::Result<()> {
     Ok(())
 }
 
-/// Shows a file of the host in place of one on the volume. Root inside may be root of the host, so
-/// it must not be written.
+/// Shows a file of the host in place of one on the volume. It must be read-only, because root
+/// inside may be root of the host.
 fn bind_read_only(source: &str, top: &OwnedFd, on: &OwnedFd) -> rustix::io::Result<()> {
     rustix::mount::mount_bind(source, path(on))?;
     let Some(bound) = place(top, source, FileType::RegularFile)? else { return Ok(()) };
     let has = rustix::fs::fstatvfs(&bound)?.f_flag;
-    // What a mount of the host forbids cannot be allowed here, and has to be said again.
+    // Flags that restrict the host's mount cannot be dropped here, and must be given again.
     let mut flags = MountFlags::BIND | MountFlags::RDONLY;
     for (is, flag) in [
         (StatVfsMountFlags::NOSUID, MountFlags::NOSUID),

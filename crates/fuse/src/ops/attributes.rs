@@ -49,7 +49,7 @@ pub(crate) async fn setattr(
     Ok(Reply::Attr(object.attr_out(&served.volume, &served.shown)?))
 }
 
-/// An open file is cut whatever its mode says now.
+/// An open file can be truncated whatever its mode is now.
 async fn set_size(served: &Served, node: &Node, caller: &Caller, args: &SetattrIn) -> Result<()> {
     if args.valid & fattr::FH != 0
         && let Handle::Live(file, Writes(true)) = served.handles.get(args.fh)?

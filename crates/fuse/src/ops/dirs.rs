@@ -20,7 +20,7 @@ pub(crate) async fn opendir(served: &Served, nodeid: u64, caller: &Caller) -> Re
     Ok(Reply::Opened(OpenOut { fh, ..OpenOut::default() }))
 }
 
-/// Lists names; with their inodes if there is a caller to look them up for (READDIRPLUS).
+/// Lists names. With a caller in `plus`, also looks up their inodes for that caller (READDIRPLUS).
 pub(crate) async fn readdir(served: &Served, args: &ReadIn, plus: Option<&Caller>) -> Result<Reply> {
     let handle = served.handles.get(args.fh)?;
     let dir = handle.dir()?;
@@ -30,7 +30,7 @@ pub(crate) async fn readdir(served: &Served, args: &ReadIn, plus: Option<&Caller
     let filled = fill(served, &dir.object, &mut listing, &mut reply, most, plus).await;
     dir.put_back(listing);
     match filled {
-        // Names listed before an error are sent first. The next request meets the error again.
+        // Names listed before an error are sent first. The next request will hit the error again.
         Err(failure) if reply.bytes.is_empty() => Err(failure),
         _ => Ok(Reply::Listing(reply.bytes, reply.told)),
     }
@@ -56,7 +56,7 @@ async fn fill(
             break;
         }
         if let Some(caller) = plus {
-            // Without an inode the kernel looks the name up when it is used.
+            // If the reply contains no inode, the kernel looks the name up when it is used.
             let entry = entry(served, dir, caller, name).await.unwrap_or_default();
             reply.told.extend((entry.nodeid != 0).then_some(entry.nodeid));
             reply.bytes.extend_from_slice(entry.as_bytes());

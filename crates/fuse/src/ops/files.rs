@@ -13,7 +13,7 @@ use extant_format::InodeFlags;
 use extant_fs::{Caller, Error, Fallocate, FileOptions, Node};
 use std::sync::Arc;
 
-/// How a file is opened (asm-generic/fcntl.h).
+/// Flags of an open file (asm-generic/fcntl.h).
 #[derive(Clone, Copy, Debug)]
 struct Flags(u32);
 
@@ -21,7 +21,7 @@ impl Flags {
     const EXCL: u32 = 0o200;
     const TRUNC: u32 = 0o1000;
     const APPEND: u32 = 0o2000;
-    /// Set by the kernel for a program that is to be run.
+    /// Set by the kernel when it opens a program to execute it.
     const EXEC: u32 = 0x20;
 
     const fn has(self, flag: u32) -> bool {
@@ -32,7 +32,7 @@ impl Flags {
         matches!(self.0 & 3, 1..=3)
     }
 
-    /// The permissions that it takes.
+    /// The permissions that opening with these flags requires.
     const fn want(self) -> u8 {
         let access = match self.0 & 3 {
             0 if self.has(Self::EXEC) => 1,
@@ -44,15 +44,16 @@ impl Flags {
     }
 }
 
-/// What programs wrote is in the kernel's cache, and nobody else changes it.
+/// The kernel may keep its cached pages, because it has all that programs wrote, and nobody else
+/// changes the file.
 fn opened(served: &Served, handle: Handle) -> OpenOut {
     let open_flags = fopen::KEEP_CACHE | fopen::NOFLUSH | fopen::PARALLEL_DIRECT_WRITES;
     OpenOut { fh: served.handles.open(handle), open_flags, backing_id: 0 }
 }
 
-/// Opens a file whose permissions have been checked. The kernel sends the offset of every write,
-/// of those that append, too, and writes back pages through any handle. So nothing appends here,
-/// except to a file that can only grow.
+/// Opens a file whose permissions have been checked. The kernel sends an offset with every write,
+/// even with one that appends, and writes back pages through any handle. So the file is not opened
+/// for appending here, unless it is append-only.
 async fn open_live(node: &Node, caller: &Caller, flags: Flags) -> Result<Handle> {
     let grows_only = node.attributes()?.flags.contains(InodeFlags::APPEND);
     if grows_only && ((flags.writes() && !flags.has(Flags::APPEND)) || flags.has(Flags::TRUNC)) {
@@ -103,7 +104,7 @@ pub(crate) async fn create(
     loop {
         match dir.create(caller, name, (args.mode & 0o7777) as u16).await {
             Ok(node) => {
-                // The caller created it, so its mode does not matter.
+                // The caller has just created the file, so its mode does not matter.
                 let file = node.open(caller, FileOptions::default())?;
                 return created(served, node, Handle::Live(Arc::new(file), Writes(flags.writes())));
             }
@@ -116,7 +117,7 @@ pub(crate) async fn create(
                 let handle = open_live(&node, caller, flags).await?;
                 return created(served, node, handle);
             }
-            // Removed since.
+            // The file has been removed since.
             Err(Error::NotFound(_)) => {}
             Err(error) => return Err(error.into()),
         }
@@ -143,8 +144,8 @@ pub(crate) async fn read(served: &Served, args: &ReadIn) -> Result<Reply> {
 pub(crate) async fn write(served: &Served, nodeid: u64, args: &WriteIn, data: &[u8]) -> Result<Reply> {
     const WRITE_CACHE: u32 = 1;
     let handle = served.handles.get(args.fh)?;
-    // A page of a shared mapping belongs to its place, and a file that only grows would get it at
-    // its end.
+    // A page of a shared mapping must be written at its own offset, but a write to an append-only
+    // file would go to its end.
     if args.write_flags & WRITE_CACHE != 0
         && let Object::Live(node) = served.nodes.get(nodeid).await?
         && node.attributes()?.flags.contains(InodeFlags::APPEND)
@@ -176,7 +177,7 @@ pub(crate) async fn syncfs(served: &Served) -> Result<Reply> {
     Ok(Reply::Done)
 }
 
-/// The modes that Linux allows (`vfs_fallocate`). NO_HIDE_STALE never is.
+/// The modes that Linux allows (`vfs_fallocate`). NO_HIDE_STALE is never allowed.
 fn mode(bits: u32) -> Result<Fallocate> {
     const KEEP_SIZE: u32 = 0x01;
     const PUNCH_HOLE: u32 = 0x02;
@@ -186,7 +187,7 @@ fn mode(bits: u32) -> Result<Fallocate> {
     const UNSHARE_RANGE: u32 = 0x40;
     let keep_size = bits & KEEP_SIZE != 0;
     match bits & !KEEP_SIZE {
-        // No blocks are shared.
+        // Blocks are never shared, so there is nothing to unshare.
         0 | UNSHARE_RANGE => Ok(Fallocate::Allocate { keep_size }),
         ZERO_RANGE => Ok(Fallocate::ZeroRange { keep_size }),
         PUNCH_HOLE if keep_size => Ok(Fallocate::PunchHole),
@@ -216,7 +217,7 @@ pub(crate) async fn lseek(served: &Served, args: &LseekIn, seek: Seek) -> Result
 }
 
 pub(crate) async fn copy(served: &Served, args: &CopyFileRangeIn, wide: bool) -> Result<Reply> {
-    /// Longest copy of one request. The caller asks again for the rest.
+    /// Maximum length of a copy in one request. The caller asks again for the rest.
     const MAX_BYTES: u64 = 64 << 20;
     if args.flags != 0 {
         return Err(Errno::INVAL.into());

@@ -29,7 +29,7 @@ const XFLAGS: [(u32, InodeFlags); 6] = [
 /// Flags that programs see (`EXT4_FL_USER_VISIBLE`).
 const VISIBLE: u32 = 0x725b_dfff;
 
-/// Whether this control changes an inode.
+/// Whether this ioctl changes an inode.
 pub(crate) const fn changes(command: u32) -> bool {
     matches!(command, FS_IOC_SETFLAGS | FS_IOC_FSSETXATTR)
 }
@@ -84,7 +84,8 @@ pub(crate) async fn ioctl(
         _ => return Err(Errno::NOTTY.into()),
     };
     let mut answer = answer;
-    // The kernel expects all bytes that the command's number announces: GETFLAGS says `long`.
+    // The kernel expects as many bytes as the command's number declares: GETFLAGS declares a
+    // `long`.
     answer.resize(if answer.is_empty() { 0 } else { args.out_size.min(4096) as usize }, 0);
     Ok(Reply::Ioctl(IoctlOut::default(), answer))
 }

@@ -7,7 +7,7 @@ use crate::served::Served;
 use crate::wire::{LinkIn, MkdirIn, MknodIn, Reply};
 use extant_fs::{Caller, Node, RenameMode};
 
-/// The answer that tells the kernel of an inode.
+/// The reply that introduces an inode to the kernel.
 pub(super) fn entry(served: &Served, object: &Object) -> Result<Reply> {
     let entry = object.entry(&served.volume, &served.shown)?;
     served.nodes.tell(object);
@@ -22,7 +22,7 @@ pub(crate) async fn lookup(served: &Served, dir: u64, caller: &Caller, name: &[u
     let dir = served.nodes.get(dir).await?;
     match look_up(&dir, &served.volume, caller, name).await {
         Ok(Some(object)) => entry(served, &object),
-        // The kernel may remember that there is none.
+        // The kernel may cache that the name does not exist.
         Ok(None) => Ok(Reply::Entry(no_entry())),
         Err(failure) if failure.is_missing() => Ok(Reply::Entry(no_entry())),
         Err(failure) => Err(failure),

@@ -1,4 +1,4 @@
-//! Extended attributes, access lists among them.
+//! Extended attributes, including access lists.
 
 use crate::caller::Who;
 use crate::errno::{Errno, Failure, Result};
@@ -9,10 +9,10 @@ use crate::{METRICS_ATTRIBUTE, SERVER_ATTRIBUTE, SYNC_ATTRIBUTE};
 use extant_format::FileKind;
 use extant_fs::{Caller, Capabilities, Node, SetMode};
 
-/// The prefix of the names of access lists.
+/// Prefix of the names of access lists.
 pub(crate) const ACCESS_LIST: &[u8] = b"system.posix_acl_";
 
-/// What the caller's buffer can take: `size` 0 asks for the length.
+/// Fits an answer to the caller's buffer: if `size` is 0, returns only the length.
 fn sized(bytes: Vec<u8>, size: u32) -> Result<Reply> {
     match size {
         0 => Ok(Reply::Xattr(Xattr::Length(bytes.len() as u32))),
@@ -98,7 +98,7 @@ pub(crate) async fn setxattr(
     const CREATE: u32 = 1;
     const REPLACE: u32 = 2;
     if nodeid == ROOT && name == SYNC_ATTRIBUTE.as_bytes() {
-        // The kernel lets every user set attributes of this class, also of a private mount.
+        // The kernel lets every user set attributes of this class, even on a private mount.
         if who.user() != rustix::process::geteuid().as_raw() && !who.caller(0).can(Capabilities::SYS_ADMIN) {
             return Err(Errno::PERM.into());
         }
@@ -124,8 +124,9 @@ pub(crate) async fn removexattr(served: &Served, nodeid: u64, caller: &Caller, n
     let object = served.nodes.get(nodeid).await?;
     let node = object.live()?;
     check_hidden(served, node, name).await?;
-    // The kernel removes capabilities when a file is written or its owner changes, whatever rights
-    // the writer has. Linux itself checks CAP_SETFCAP if a process removes them by name.
+    // The kernel removes capabilities when a file is written or its owner changes, whatever
+    // privileges the writer has. If a process removes them by name, Linux itself has already
+    // checked CAP_SETFCAP.
     let root = Caller::root();
     let caller = if name == b"security.capability" { &root } else { caller };
     node.remove_xattr(caller, name).await?;

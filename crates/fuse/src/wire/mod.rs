@@ -14,10 +14,10 @@ pub use operation::{Malformed, Operation, Request, Seek};
 pub use reply::{Reply, Xattr};
 pub use structs::*;
 
-/// Major version of the protocol.
+/// Major protocol version.
 pub const MAJOR: u32 = 7;
-/// Newest minor version that this crate knows.
+/// Newest minor version that this crate supports.
 pub const MINOR: u32 = 45;
-/// Oldest minor version that is served: Linux 5.13's, with `SETXATTR_EXT`. Since then, all
-/// structures used have kept their size.
+/// Oldest minor version that this crate supports: Linux 5.13's, with `SETXATTR_EXT`. Since then,
+/// all structures used have kept their size.
 pub const MINOR_MIN: u32 = 33;

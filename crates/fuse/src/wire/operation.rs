@@ -3,21 +3,21 @@
 use super::structs::*;
 use zerocopy::FromBytes;
 
-/// Why a request cannot be answered; all lead to an error reply or to none.
+/// Why a request cannot be answered; it gets an error reply or none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Malformed {
-    /// Shorter than its header, or not as long as the header says.
+    /// The request is shorter than its header, or its length differs from the one in the header.
     Length,
-    /// The body is shorter than the operation's structure, or a name in it has no end.
+    /// The body is shorter than the operation's structure, or a name in it is not terminated.
     Body(u64),
 }
 
 /// One request.
 #[derive(Debug)]
 pub struct Request<'a> {
-    /// Who asks, about which inode.
+    /// The header, with the caller and the inode.
     pub header: RequestHeader,
-    /// What is asked; `None` for an opcode that this crate does not know.
+    /// The operation; `None` for an opcode that this crate does not know.
     pub operation: Option<Operation<'a>>,
     /// The caller's supplementary group that matters for a new inode, if the kernel sent one.
     pub group: Option<u32>,
@@ -34,7 +34,7 @@ pub enum Seek {
     Other(u32),
 }
 
-/// What is asked, with borrowed names and data. The inode is in the header.
+/// An operation, with borrowed names and data. The inode is in the header.
 #[derive(Clone, Copy, Debug)]
 #[expect(missing_docs, reason = "the kernel's header describes them")]
 pub enum Operation<'a> {
@@ -42,7 +42,7 @@ pub enum Operation<'a> {
         name: &'a [u8],
     },
     Forget(ForgetIn),
-    /// Records of [`ForgetOne`], as many as the body has.
+    /// Records of [`ForgetOne`], as many as the body contains.
     BatchForget {
         records: &'a [u8],
     },
@@ -158,7 +158,7 @@ impl<'a> Request<'a> {
     }
 }
 
-/// The group in a request's extensions.
+/// Returns the group in a request's extensions.
 fn group_of(mut extensions: &[u8]) -> Option<u32> {
     while let Ok((header, rest)) = ExtensionHeader::read_from_prefix(extensions) {
         if header.kind == EXT_GROUPS {
@@ -185,7 +185,7 @@ impl<'a> Parsed<'a> {
     }
 }
 
-/// What is left of a body.
+/// The part of a body that has not been parsed yet.
 struct Body<'a>(&'a [u8]);
 
 impl<'a> Body<'a> {
@@ -195,7 +195,7 @@ impl<'a> Body<'a> {
         Some(value)
     }
 
-    /// A name that ends with NUL.
+    /// Takes a name that ends with NUL.
     fn name(&mut self) -> Option<&'a [u8]> {
         let end = self.0.iter().position(|&byte| byte == 0)?;
         let name = &self.0[..end];
@@ -211,7 +211,7 @@ impl<'a> Body<'a> {
 }
 
 impl<'a> Operation<'a> {
-    /// Whether it creates an inode that the caller will own.
+    /// Whether the operation creates an inode that the caller will own.
     pub(crate) const fn makes_inode(&self) -> bool {
         const WHITEOUT: u32 = 4;
         match self {
@@ -225,7 +225,7 @@ impl<'a> Operation<'a> {
         }
     }
 
-    /// `None` for a body that is too short.
+    /// Parses a body; `None` if it is too short.
     fn parse(code: u32, mut body: Body<'a>) -> Option<Parsed<'a>> {
         let body = &mut body;
         Some(Parsed::Known(match code {

@@ -16,7 +16,7 @@ pub enum Reply {
     Opened(OpenOut),
     Created(EntryOut, OpenOut),
     Data(Vec<u8>),
-    /// Directory entries, and the inodes that they tell the kernel of.
+    /// Directory entries, and the inodes that they introduce to the kernel.
     Listing(Vec<u8>, Vec<u64>),
     Written(u32),
     Statfs(StatfsOut),

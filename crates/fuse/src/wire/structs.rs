@@ -27,12 +27,12 @@ structs! {
         ino: u64, size: u64, blocks: u64, atime: i64, mtime: i64, ctime: i64, atimensec: u32, mtimensec: u32,
         ctimensec: u32, mode: u32, nlink: u32, uid: u32, gid: u32, rdev: u32, blksize: u32, flags: u32,
     }
-    /// A name's inode.
+    /// The inode that a name leads to.
     EntryOut {
         nodeid: u64, generation: u64, entry_valid: u64, attr_valid: u64, entry_valid_nsec: u32,
         attr_valid_nsec: u32, attr: Attr,
     }
-    /// Attributes, and for how long they are valid.
+    /// Attributes, and how long they are valid.
     AttrOut { attr_valid: u64, attr_valid_nsec: u32, dummy: u32, attr: Attr }
     ForgetIn { nlookup: u64 }
     ForgetOne { nodeid: u64, nlookup: u64 }
@@ -64,7 +64,7 @@ structs! {
         padding: u32, spare: [u32; 6],
     }
     FsyncIn { fh: u64, flags: u32, padding: u32 }
-    /// With `SETXATTR_EXT`.
+    /// The form with `SETXATTR_EXT`.
     SetxattrIn { size: u32, flags: u32, setxattr_flags: u32, padding: u32 }
     GetxattrIn { size: u32, padding: u32 }
     GetxattrOut { size: u32, padding: u32 }
@@ -80,7 +80,7 @@ structs! {
     IoctlIn { fh: u64, flags: u32, cmd: u32, arg: u64, in_size: u32, out_size: u32 }
     IoctlOut { result: i32, flags: u32, in_iovs: u32, out_iovs: u32 }
     FallocateIn { fh: u64, offset: u64, length: u64, mode: u32, padding: u32 }
-    /// Precedes a name of a directory listing.
+    /// Precedes each name in a directory listing.
     Dirent { ino: u64, off: u64, namelen: u32, kind: u32 }
     InvalInodeOut { ino: u64, off: i64, len: i64 }
     LseekIn { fh: u64, offset: u64, whence: u32, padding: u32 }
@@ -205,5 +205,5 @@ pub mod fopen {
 pub const NOTIFY_INVAL_INODE: i32 = 2;
 /// Extension: the group that a new inode may need.
 pub const EXT_GROUPS: u32 = 32;
-/// FSYNC and FSYNCDIR: only what is needed to read the data back.
+/// Flag of FSYNC and FSYNCDIR: only what is needed to read the data back.
 pub const FSYNC_FDATASYNC: u32 = 1;

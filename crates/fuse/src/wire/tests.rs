@@ -91,7 +91,8 @@ fn bytes_that_are_no_request_are_refused() {
     );
 }
 
-/// Every opcode with bodies of every length and some patterns: parsed or refused, never a panic.
+/// Every opcode with bodies of every length and some patterns is parsed or refused, and never
+/// causes a panic.
 #[test]
 fn no_bytes_make_the_parser_panic() {
     for code in 0..60 {

@@ -27,7 +27,7 @@ impl Transport for Pipe {
     }
 
     fn write(&self, parts: &[&[u8]]) -> std::io::Result<()> {
-        // The test may have ended.
+        // The test may have ended already.
         let _ = self.replies.lock().unwrap().send(parts.concat());
         Ok(())
     }
@@ -57,7 +57,7 @@ impl Kernel {
         self.hear(unique)
     }
 
-    /// Waits for a reply; there may be notifications before it.
+    /// Waits for a reply; notifications may arrive before it.
     fn hear(&mut self, unique: u64) -> Result<Vec<u8>, i32> {
         loop {
             let reply = self.replies.recv().unwrap();
@@ -84,7 +84,7 @@ impl Kernel {
         (entry, OpenOut::read_from_prefix(rest).unwrap().0)
     }
 
-    /// Lists a directory in replies of so many bytes.
+    /// Lists a directory with replies of up to `size` bytes.
     fn list(&mut self, dir: u64, size: u32, plus: bool) -> Vec<(String, u64)> {
         let opened = self.ask(opcode::OPENDIR, dir, OpenIn::default().as_bytes()).unwrap();
         let fh = OpenOut::read_from_prefix(&opened).unwrap().0.fh;
@@ -117,7 +117,7 @@ impl Kernel {
     }
 }
 
-/// Serves a new volume to `play`, and closes it.
+/// Serves a new volume, calls `play`, and closes the volume.
 fn serve(path: &Path, play: impl FnOnce(&mut Kernel, &Server)) {
     serve_with(path, Settings::default(), play);
 }
@@ -174,11 +174,11 @@ fn lookups_are_counted_and_listings_end_in_any_size_of_reply() {
                 assert_eq!(names.iter().map(|(name, _)| name.clone()).collect::<BTreeSet<_>>(), expected);
             }
         }
-        // Created, and listed three times with its inode.
+        // Each was looked up once when it was created, and three times by listings.
         for nodeid in &made {
             kernel.send(opcode::FORGET, *nodeid, ForgetIn { nlookup: 4 }.as_bytes());
         }
-        // `lost+found`, three times.
+        // `lost+found` was looked up three times.
         let one = ForgetOne { nodeid: 11, nlookup: 3 };
         let batch = BatchForgetIn { count: 1, dummy: 0 };
         kernel.send(opcode::BATCH_FORGET, 0, &[batch.as_bytes(), one.as_bytes()].concat());
@@ -191,7 +191,7 @@ fn lookups_are_counted_and_listings_end_in_any_size_of_reply() {
     });
 }
 
-/// A program can hold a file that it has not opened: as its working directory, or with O_PATH.
+/// A program can hold a file without opening it: as its working directory, or with O_PATH.
 #[test]
 fn what_has_lost_its_names_exists_until_it_is_forgotten() {
     let dir = tempfile::tempdir().unwrap();
@@ -228,7 +228,8 @@ fn what_has_lost_its_names_exists_until_it_is_forgotten() {
     });
 }
 
-/// The monitor may be busy with something that waits for the server.
+/// Other requests are served while the monitor, which may be waiting for the server, does not
+/// answer.
 #[test]
 fn others_are_served_while_the_groups_of_a_caller_are_asked_for() {
     let dir = tempfile::tempdir().unwrap();
@@ -237,20 +238,20 @@ fn others_are_served_while_the_groups_of_a_caller_are_asked_for() {
     serve_with(&dir.path().join("image"), settings, |kernel, _| {
         kernel.init();
         kernel.uid = 1000;
-        // Root's directory: perhaps a group may.
+        // The directory belongs to root, so a group might grant access.
         let body = [MkdirIn { mode: 0o755, umask: 0 }.as_bytes(), b"directory\0"].concat();
         let waits = kernel.send(opcode::MKDIR, 1, &body);
         let mut asked = [0; 5];
         monitor.read_exact(&mut asked).unwrap();
         assert_eq!(asked[0], b'g');
         kernel.ask(opcode::GETATTR, 1, GetattrIn::default().as_bytes()).unwrap();
-        // None.
+        // The monitor answers that there are no groups.
         monitor.write_all(&0_u32.to_le_bytes()).unwrap();
         assert_eq!(kernel.hear(waits), Err(13));
     });
 }
 
-/// Requests made of random bytes, about inodes and handles that exist: each gets one reply, and the
+/// Requests made of random bytes, for inodes and handles that exist: each gets one reply, and the
 /// volume stays sound.
 #[test]
 fn no_request_stops_the_server() {

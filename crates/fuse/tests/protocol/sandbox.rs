@@ -1,4 +1,4 @@
-//! What a server can no longer do.
+//! What a server in a sandbox can no longer do.
 
 use extant_fuse::{ImageIs, confine_calls, confine_files};
 use extant_rt::Rt;
@@ -10,8 +10,8 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::Command;
 
-/// Runs a test in a process of its own, because other tests need what it gives up. Returns a
-/// directory in that process, and nothing in this one.
+/// Runs a test in a separate process, because it gives up what other tests need. Returns a
+/// directory in that process, and `None` in this one.
 fn alone(test: &str) -> Option<PathBuf> {
     const ALONE: &str = "EXTANT_TEST_ALONE";
     if let Some(dir) = std::env::var_os(ALONE) {
