@@ -1,4 +1,4 @@
-//! The command line. Help, completions and man pages are all made from here.
+//! The command line. Help, completions and man pages are all generated from it.
 
 use crate::check_args::{CheckArgs, UndoArgs};
 use crate::edit_args::{DefragArgs, EditArgs, EditCommand, LockArgs, TargetArgs, TrimArgs};
@@ -55,14 +55,14 @@ pub(crate) struct PlaceArgs {
     // propagate this one to them.
     #[arg(id = "place_offset", long = "offset", global = true, value_name = "BYTES", value_parser = values::size)]
     pub(crate) offset: Option<u64>,
-    /// The same, for commands that have another --offset
+    /// Like --offset, for commands that have another --offset
     #[arg(long, global = true, hide_short_help = true, value_name = "BYTES", value_parser = values::size)]
     pub(crate) volume_offset: Option<u64>,
-    /// It takes no more than these bytes
+    /// The volume takes no more than this many bytes
     #[arg(long, global = true, value_name = "BYTES", value_parser = values::size)]
     pub(crate) size_limit: Option<u64>,
-    /// It is in this partition of a GPT or MBR, by number, or by name; `extant info DISK` lists
-    /// them
+    /// The volume is in this partition of a GPT or MBR, by number, or by name; `extant info DISK`
+    /// lists them
     #[arg(long, global = true, value_name = "N|NAME")]
     pub(crate) partition: Option<String>,
 }
@@ -128,7 +128,8 @@ pub(crate) enum Command {
     },
 }
 
-/// Print what a word that begins a path in an image may become; the scripts of `completions` ask
+/// Print the completions of a word that begins a path in an image; used by the scripts of
+/// `completions`
 #[derive(Debug, clap::Args)]
 pub(crate) struct CompletePathArgs {
     /// The word
@@ -203,7 +204,7 @@ pub(crate) struct LsFlags {
     /// Sort in the opposite order
     #[arg(short, long, conflicts_with = "recursive")]
     pub(crate) reverse: bool,
-    /// One name a line, as always
+    /// Print one name per line, which is the default
     #[arg(short = '1')]
     pub(crate) one_a_line: bool,
     /// When to colour names by kind
@@ -214,7 +215,7 @@ pub(crate) struct LsFlags {
     pub(crate) help: Option<bool>,
 }
 
-/// Print the paths of files that match, one a line
+/// Print the paths of files that match, one per line
 #[derive(Debug, clap::Args)]
 pub(crate) struct FindArgs {
     /// Where to begin
@@ -226,13 +227,13 @@ pub(crate) struct FindArgs {
     /// The kind: f for a regular file, d for a directory, l for a symbolic link, b, c, p or s
     #[arg(short = 't', long = "type", value_name = "KIND", value_parser = ["f", "d", "l", "b", "c", "p", "s"])]
     pub(crate) kind: Option<String>,
-    /// At least this long
+    /// The file has at least this many bytes
     #[arg(long, value_name = "SIZE", value_parser = values::size)]
     pub(crate) min_size: Option<u64>,
-    /// Go this deep only
+    /// Go no deeper than this
     #[arg(long, value_name = "LEVELS", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) max_depth: Option<u32>,
-    /// End each path with NUL instead of a newline, and print it as it is
+    /// End each path with NUL instead of a newline, and print it unquoted
     #[arg(short = '0', long)]
     pub(crate) print0: bool,
     #[command(flatten)]
@@ -296,7 +297,7 @@ pub(crate) struct TreeArgs {
     /// Where to begin
     #[arg(value_parser = place(), value_name = "IMAGE[:/PATH]", value_hint = ValueHint::FilePath)]
     pub(crate) place: ImagePath,
-    /// Go this deep only
+    /// Go no deeper than this
     #[arg(short = 'L', long, value_name = "LEVELS", value_parser = clap::value_parser!(u32).range(1..))]
     pub(crate) depth: Option<u32>,
     /// Print JSON: nested objects
@@ -363,36 +364,36 @@ pub(crate) enum DebugWhat {
     Superblock,
     /// A block group's descriptor and bitmaps
     Group {
-        /// Counted from 0
+        /// The number of the group, counted from 0
         number: u32,
     },
     /// An inode
     Inode {
-        /// Its number, also as <12>, or its path, which begins with a slash
+        /// The number of the inode, also as <12>, or its path, which begins with a slash
         #[arg(value_name = "INODE", value_parser = InodeAt::parse)]
         inode: InodeAt,
     },
     /// An inode's extent tree, or the runs of its block map
     Map {
-        /// Its number, also as <12>, or its path, which begins with a slash
+        /// The number of the inode, also as <12>, or its path, which begins with a slash
         #[arg(value_name = "INODE", value_parser = InodeAt::parse)]
         inode: InodeAt,
     },
-    /// The entries of a directory, deleted ones included
+    /// The entries of a directory, including deleted ones
     Directory {
-        /// Its number, also as <12>, or its path, which begins with a slash
+        /// The number of the inode, also as <12>, or its path, which begins with a slash
         #[arg(value_name = "INODE", value_parser = InodeAt::parse)]
         inode: InodeAt,
     },
     /// The hash tree of a directory
     Htree {
-        /// Its number, also as <12>, or its path, which begins with a slash
+        /// The number of the inode, also as <12>, or its path, which begins with a slash
         #[arg(value_name = "INODE", value_parser = InodeAt::parse)]
         inode: InodeAt,
     },
     /// An inode's extended attributes, where they are stored
     Xattrs {
-        /// Its number, also as <12>, or its path, which begins with a slash
+        /// The number of the inode, also as <12>, or its path, which begins with a slash
         #[arg(value_name = "INODE", value_parser = InodeAt::parse)]
         inode: InodeAt,
     },
@@ -400,7 +401,7 @@ pub(crate) enum DebugWhat {
     Journal,
     /// A block's bytes
     Block {
-        /// Counted from 0
+        /// The number of the block, counted from 0
         number: u64,
     },
 }
@@ -425,10 +426,11 @@ impl InodeAt {
 
 /// Copy files and directories out of an image, with their attributes
 ///
-/// Modes, times, extended attributes, hard links and holes are kept, and for root, owners and
+/// Modes, times, extended attributes, hard links and holes are kept; for root, also owners and
 /// device nodes. A file at the destination is replaced, a directory is filled, and a symbolic link
 /// there is not followed. HOST may be a device or named pipe: the contents of a regular file are
-/// written into it. Below HOST, devices, pipes and sockets are replaced by their own kind only.
+/// then written into it. Below HOST, devices, pipes and sockets are replaced only by files of the
+/// same kind.
 #[derive(Debug, clap::Args)]
 pub(crate) struct CpArgs {
     /// Files and directories to copy
@@ -437,7 +439,8 @@ pub(crate) struct CpArgs {
     /// Destination: a directory to copy into, or (for one file) a new name
     #[arg(value_name = "HOST", value_hint = ValueHint::AnyPath)]
     pub(crate) to: PathBuf,
-    /// Copy directories with everything in them, as always; -R, -a, -p and -d mean no more
+    /// Copy directories with everything in them, which is the default; -R, -a, -p and -d mean the
+    /// same
     #[arg(short, long, short_aliases = ['R', 'a', 'p', 'd'], aliases = ["archive", "preserve"],
         overrides_with = "recursive")]
     pub(crate) recursive: bool,
@@ -496,8 +499,8 @@ pub(crate) struct RescueArgs {
     /// output; otherwise a directory, new or empty
     #[arg(value_name = "OUT", value_hint = ValueHint::AnyPath)]
     pub(crate) output: PathBuf,
-    /// A map of the image's holes in the format of ddrescue: if there is such a file, what it does
-    /// not call rescued is not taken for data; otherwise it is written and lists what could not be
+    /// A map of the image's holes in the format of ddrescue. If the file exists, only areas that it
+    /// lists as rescued are taken for data; otherwise it is created, and lists what could not be
     /// read
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) map: Option<PathBuf>,
@@ -536,7 +539,7 @@ pub(crate) struct UndeleteArgs {
     /// Print JSON: one object with all paths and a summary
     #[arg(long)]
     pub(crate) json: bool,
-    /// Use another superblock than the first, which is at byte 1024: auto (a backup, if the first
+    /// Use a superblock other than the first, which is at byte 1024: auto (a backup, if the first
     /// is damaged), block:N, or a byte, as `info` lists backups
     #[arg(long, value_name = "auto|block:N|BYTE", value_parser = SuperblockAt::parse)]
     pub(crate) superblock: Option<SuperblockAt>,
@@ -582,24 +585,24 @@ pub(crate) struct DiffArgs {
     /// One volume, a file or directory of it, or a file or directory of the host
     #[arg(value_name = "A", value_hint = ValueHint::AnyPath)]
     pub(crate) a: OsString,
-    /// The other
+    /// The volume, file or directory to compare it with
     #[arg(value_name = "B", value_hint = ValueHint::AnyPath)]
     pub(crate) b: OsString,
-    /// Print each path that differs once; its contents are read to the first difference only
+    /// Print each path that differs once, and read its contents only up to the first difference
     #[arg(short, long)]
     pub(crate) brief: bool,
     /// Do not compare times
     #[arg(long, conflicts_with = "all_times")]
     pub(crate) ignore_times: bool,
-    /// Compare times of access, of change of the inode and of creation, too
+    /// Also compare times of access, of inode changes and of creation
     #[arg(long)]
     pub(crate) all_times: bool,
-    /// Compare the settings of the volumes, too: label, features, sizes of blocks, groups, inodes
+    /// Also compare the settings of the volumes: label, features, sizes of blocks, groups, inodes
     /// and journal, reserved blocks, and the other settings of mke2fs and tune2fs
     #[arg(long)]
     pub(crate) volume: bool,
-    /// Compare what tells one copy of a volume from another, too: UUID, seeds, times, counts, state
-    /// and free space (includes --volume)
+    /// Also compare what distinguishes copies of a volume: UUID, seeds, times, counts, state and
+    /// free space (includes --volume)
     #[arg(long)]
     pub(crate) all_volume: bool,
     /// Print JSON: one array of all differences
@@ -614,51 +617,52 @@ pub(crate) struct DiffArgs {
 ///
 /// The sources are laid over each other in order. The image appears under its name once it is
 /// complete and durable. The same sources and the same SOURCE_DATE_EPOCH, the latest time on the
-/// volume, give the same bytes. An older image of that name is replaced, and left out of a source;
-/// a file that holds something else is refused without --force. Attributes that ext cannot store
-/// and times that it cannot represent are reported.
+/// volume, give the same bytes. An older image with that name is replaced, and is left out if it
+/// lies in a source; without --force, a file with other contents is not replaced. Attributes that
+/// ext cannot store and times that it cannot represent are reported.
 ///
-/// With --into the sources are laid over what a volume holds, through its journal: directories are
-/// merged, also with those that symbolic links lead to (but not those of layers), and everything
-/// else replaces what has its name once it is there as a whole. An error ends the command; what was
-/// added before it stays, on a clean volume.
+/// With --into, the sources are laid over the contents of an existing volume, through its journal.
+/// Directories are merged, also with directories that symbolic links lead to (but not for
+/// directories of layers). Everything else replaces what has the same name, once it has been copied
+/// completely. An error ends the command; what was added before the error stays, and the volume is
+/// clean.
 #[derive(Debug, clap::Args)]
 pub(crate) struct BuildArgs {
     /// Directories, tar files (plain, gzip, zstd, xz), images (OCI layouts, docker save), manifests
     /// (mtree); - is a tar on standard input
     ///
     /// A manifest begins with #mtree, as bsdtar writes it. It sets owners, modes and times of files
-    /// of the sources before it, and makes links, devices and directories, and files with
-    /// contents=.
+    /// from earlier sources, and creates links, devices, directories, and files with contents=.
     #[arg(required = true, value_name = "SOURCE", value_hint = ValueHint::AnyPath)]
     pub(crate) sources: Vec<PathBuf>,
-    /// The image to write: a file, not standard output, for it is not written in order; or a disk
-    /// or an NBD export, which is written in place, as is the part of a disk or file that
+    /// The image to write. A file (not standard output, because it is not written in order), or a
+    /// disk or an NBD export, which is written in place; so is the part of a disk or file that
     /// --partition or --offset names
     #[arg(short, long, value_name = "IMAGE", value_hint = ValueHint::FilePath, value_parser = values::image_output(),
         required_unless_present = "into")]
     pub(crate) output: Option<PathBuf>,
-    /// Add to the volume in IMAGE, at its root or below PATH, instead of making one; options of a
-    /// new volume mean nothing then
+    /// Add to the volume in IMAGE, at its root or below PATH, instead of making one; options for a
+    /// new volume do not apply then
     #[arg(long, value_name = "IMAGE[:/PATH]", value_hint = ValueHint::FilePath, value_parser = place(),
         conflicts_with_all = ["output", "size", "fs_type", "block_size", "inode_size", "inodes", "bytes_per_inode",
             "reserved", "journal", "label", "uuid", "hash_seed", "features", "discard"])]
     pub(crate) into: Option<ImagePath>,
     /// Size of the volume: exact (as small as possible: nothing can be added), +N% (room for N%
-    /// more), +64M (room for so many bytes of new files), or a size such as 2G [default: exact;
-    /// what is written in place is filled]
+    /// more), +64M (room for this many bytes of new files), or a size such as 2G [default: exact; a
+    /// volume written in place fills the space there]
     #[arg(short, long, value_parser = values::size_policy)]
     pub(crate) size: Option<SizePolicy>,
-    /// Make root the owner of every file, and the root that capabilities are for
+    /// Make root the owner of every file, and the root user that file capabilities are for
     #[arg(long, conflicts_with = "owner_map")]
     pub(crate) all_root: bool,
     /// Map COUNT ids from FROM to TO: of users (u:), groups (g:), or both; repeatable
     ///
-    /// So are the ids in access lists, and the users for whose namespaces capabilities are; where
-    /// that user becomes 0, they are for everybody.
+    /// This also maps the ids in access lists, and the root users of the namespaces for which file
+    /// capabilities are valid. If such a user becomes 0, the capability is valid everywhere.
     #[arg(long, value_name = "[u:|g:]FROM:TO:COUNT", value_parser = values::id_rule)]
     pub(crate) owner_map: Vec<values::IdRule>,
-    /// Leave out file systems mounted below a directory source; their mount points stay, empty
+    /// Leave out file systems mounted below a directory source; their mount points become empty
+    /// directories
     #[arg(short = 'x', long)]
     pub(crate) one_file_system: bool,
     #[command(flatten)]
@@ -666,31 +670,31 @@ pub(crate) struct BuildArgs {
     /// Leave out access lists
     #[arg(long)]
     pub(crate) no_acls: bool,
-    /// Leave out all other extended attributes: labels and file capabilities, too
+    /// Leave out all other extended attributes, including labels and file capabilities
     #[arg(long)]
     pub(crate) no_xattrs: bool,
-    /// Make devices and directories, and set owners and modes, as a table of makedevs or genext2fs
-    /// lists them
+    /// Make devices and directories, and set owners and modes, as listed in a device table of
+    /// makedevs or genext2fs
     ///
     /// Each line is NAME TYPE MODE UID GID MAJOR MINOR START INC COUNT, with - for what the type
     /// does not need: d for a directory, c, b and p for devices and pipes, f for a file of the
     /// sources, r for a directory with everything in it.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) device_table: Option<PathBuf>,
-    /// Label files (security.selinux) by path, as the file_contexts of an SELinux policy say
+    /// Label files (security.selinux) by path, according to the file_contexts of an SELinux policy
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) file_contexts: Option<PathBuf>,
-    /// The sources are layers of an image: .wh.NAME removes NAME of those before it, .wh..wh..opq a
-    /// whole directory
+    /// The sources are layers of an image: .wh.NAME removes NAME of earlier layers, .wh..wh..opq
+    /// the contents of a whole directory
     ///
-    /// Devices 0:0 and the attributes of overlayfs mean the same. Layers of whole images are
-    /// applied in any case. Without this option such names become files, and a message says so.
+    /// Devices 0:0 and the attributes of overlayfs have the same effect. Layers of whole images are
+    /// always applied. Without this option, such names become files, and a message says so.
     #[arg(long)]
     pub(crate) layers: bool,
-    /// Image to take from an OCI layout or a docker archive with several, by its tag or digest
+    /// Which image to take, by tag or digest, from an OCI layout or a docker archive with several
     #[arg(long, value_name = "NAME")]
     pub(crate) image: Option<String>,
-    /// Image to take from those for several platforms
+    /// Which image to take if there are several, for different platforms
     #[arg(long, value_name = "OS/ARCHITECTURE")]
     pub(crate) platform: Option<String>,
     /// Print JSON
@@ -705,15 +709,17 @@ pub(crate) struct BuildArgs {
 /// Make an empty volume
 ///
 /// A disk, an NBD export, or the part of a disk or file that --partition or --offset names is
-/// written in place, and so is an existing file if no size is given; with a size, a new file
-/// replaces it. What holds a partition table or another known format is refused without --force,
-/// and so is a volume in place. The superblock is written last: until then there is no volume.
+/// written in place. So is an existing file if no size is given; with a size, a new file replaces
+/// it. Without --force, a partition table or another known format is not overwritten, and neither
+/// is an existing volume if the new one is written in place. The superblock is written last: until
+/// then there is no volume.
 #[derive(Debug, clap::Args)]
 pub(crate) struct MkfsArgs {
     /// The image to write, or a disk or export
     #[arg(value_hint = ValueHint::FilePath, value_parser = values::image_output())]
     pub(crate) image: PathBuf,
-    /// Its size, such as 512M or 2G; by default that of the disk, partition or existing file
+    /// Size of the volume, such as 512M or 2G; by default that of the disk, partition or existing
+    /// file
     #[arg(value_parser = values::size)]
     pub(crate) size: Option<u64>,
     /// Print JSON
@@ -725,7 +731,7 @@ pub(crate) struct MkfsArgs {
     pub(crate) target: TargetArgs,
 }
 
-/// How a volume is laid out.
+/// The layout of a volume.
 #[derive(Debug, clap::Args)]
 pub(crate) struct VolumeArgs {
     /// Family of the volume
@@ -735,7 +741,7 @@ pub(crate) struct VolumeArgs {
     /// than 512M
     #[arg(short, long, value_name = "BYTES", value_parser = values::block_size)]
     pub(crate) block_size: Option<BlockSize>,
-    /// Bytes in an inode: 128, or a power of two from 256 on
+    /// Bytes in an inode: 128, or a power of two of at least 256
     #[arg(short = 'I', long, value_name = "BYTES", default_value_t = 256)]
     pub(crate) inode_size: u16,
     /// Number of inodes
@@ -753,7 +759,7 @@ pub(crate) struct VolumeArgs {
     /// Name of the volume, at most 16 bytes
     #[arg(short = 'L', long)]
     pub(crate) label: Option<OsString>,
-    /// UUID of the volume, or "random"; by default it follows from the contents
+    /// UUID of the volume, or "random"; by default it is derived from the contents
     #[arg(short = 'U', long, value_parser = values::uuid_choice)]
     pub(crate) uuid: Option<values::Uuid>,
     /// Seed of the hashes of names, written as a UUID
@@ -762,11 +768,11 @@ pub(crate) struct VolumeArgs {
     /// Features to add or, with ^ in front, to leave out: metadata_csum, metadata_csum_seed,
     /// uninit_bg, flex_bg, 64bit, resize_inode, orphan_file, extent, dir_index, large_dir, ea_inode
     ///
-    /// "newest" means metadata_csum_seed and orphan_file, which GRUB before 2.12, Linux before 5.15
-    /// and many boot loaders refuse.
+    /// "newest" means metadata_csum_seed and orphan_file; GRUB before 2.12, Linux before 5.15 and
+    /// many boot loaders refuse volumes with these.
     ///
     /// Contents that need large_dir (more names in a directory than its index holds) or ea_inode
-    /// (longer attributes than a block holds) are refused without it: GRUB and Linux before 4.13
+    /// (attributes longer than a block) are refused without the feature: GRUB and Linux before 4.13
     /// cannot read volumes with these.
     #[arg(short = 'O', long, value_name = "FEATURE", value_delimiter = ',', value_parser = values::feature)]
     pub(crate) features: Vec<values::Feature>,
@@ -774,19 +780,19 @@ pub(crate) struct VolumeArgs {
 
 /// Replay the journal of a volume that was not unmounted, and mark it clean
 ///
-/// The replay is that of a mount, with the free counts recomputed as e2fsck does. Files that were
-/// deleted or truncated while open are finished as well, unless the volume has known errors or
-/// cannot be written. An interrupted run can be repeated.
+/// The journal is replayed as a mount does it, and the free counts are recomputed as e2fsck does.
+/// Files that were deleted or truncated while open are finished as well, unless the volume has
+/// known errors or cannot be written. An interrupted run can be repeated.
 ///
-/// With --superblock, the first superblock is put back from a backup first, and so are damaged
-/// group descriptors. Counts of a backup are old, so the volume is marked as having errors:
-/// `extant check --repair` then puts the rest right.
+/// With --superblock, the first superblock and damaged group descriptors are first restored from a
+/// backup. The counts in a backup are out of date, so the volume is marked as having errors;
+/// `extant check --repair` then repairs the rest.
 #[derive(Debug, clap::Args)]
 pub(crate) struct RecoverArgs {
     /// The image or disk, which must not be mounted
     #[arg(value_hint = ValueHint::FilePath)]
     pub(crate) image: PathBuf,
-    /// Put the first superblock back, from this backup: auto (the first sound one, if the first
+    /// Restore the first superblock from this backup: auto (the first sound one, if the first
     /// superblock is damaged), block:N, or a byte, as `info` lists backups
     #[arg(long, value_name = "auto|block:N|BYTE", value_parser = SuperblockAt::parse)]
     pub(crate) superblock: Option<SuperblockAt>,
@@ -800,13 +806,13 @@ pub(crate) struct RecoverArgs {
 /// Rewrite a volume as the smallest that holds everything on it
 ///
 /// Everything is kept: contents, holes and preallocated space, times, owners, attributes, flags,
-/// generations, hard links, label, UUID and features. Files lie in as few runs as can be, inode
-/// tables have as many inodes as are in use and a few, and the journal has the size that is usual
-/// for so small a volume, so that the result is smaller than that of `resize2fs -M`. Inodes beyond
-/// the smaller tables get other numbers. The new volume is written next to the image and takes its
-/// name once it is durable; there must be space for both. It is full: growing it with resize2fs
-/// makes room for data, but for new inodes only with each group (128 MiB with blocks of 4 KiB) that
-/// it adds.
+/// generations, hard links, label, UUID and features. Files are in as few runs as possible, inode
+/// tables have only a few more inodes than are in use, and the journal has the usual size for such
+/// a small volume, so the result is smaller than that of `resize2fs -M`. Inodes beyond the smaller
+/// tables get other numbers. The new volume is written next to the image and takes its name once it
+/// is durable; there must be space for both. The new volume is full. Growing it with resize2fs
+/// makes room for data, but room for new inodes only with each group (128 MiB with blocks of 4 KiB)
+/// that is added.
 ///
 /// Refuses volumes that were not closed cleanly (`extant recover` helps), that are damaged, or that
 /// have one of the features quota, bigalloc, meta_bg, sparse_super2, mmp, stable_inodes or an
@@ -817,7 +823,7 @@ pub(crate) struct ShrinkArgs {
     #[arg(value_hint = ValueHint::FilePath)]
     pub(crate) image: PathBuf,
     /// Write the volume here and leave the image as it is; a disk or an NBD export is written in
-    /// place. Needed if the image is a disk, an export or a part of one
+    /// place. Required if the image is a disk, an export or a part of one
     #[arg(short, long, value_name = "IMAGE", value_hint = ValueHint::FilePath, value_parser = values::image_output())]
     pub(crate) output: Option<PathBuf>,
     /// Print JSON
@@ -829,18 +835,18 @@ pub(crate) struct ShrinkArgs {
 
 /// Look at a volume, and change it, at a prompt
 ///
-/// Commands are those of this program without the image: ls, cd, pwd, cat, head, stat, tree, get
-/// (or cp), df, and with --write, put, mkdir, rm, mv, ln, chmod, chown, xattr, truncate, fallocate
-/// and copy; help explains each. Paths begin at the working directory. `| COMMAND` gives the output
-/// of a line to a command of the host, `> FILE` and `>> FILE` write it into a file of the host. The
-/// tab key completes commands and paths, the arrow keys find earlier lines, also those of earlier
-/// sessions: the newest 1,000 are in $XDG_STATE_HOME/extant/history
-/// (~/.local/state/extant/history), readable by their user only. A line that begins with a space is
-/// not kept, and a place that cannot be written costs the history only. Each change is durable when
-/// the next prompt appears.
+/// The commands are those of this program, without the image: ls, cd, pwd, cat, head, stat, tree,
+/// get (or cp), df, and with --write, put, mkdir, rm, mv, ln, chmod, chown, xattr, truncate,
+/// fallocate and copy; help explains each. Paths begin at the working directory. `| COMMAND` sends
+/// the output of a line to a command of the host; `> FILE` and `>> FILE` write it to a file of the
+/// host. The tab key completes commands and paths, the arrow keys find earlier lines, also from
+/// earlier sessions. The newest 1,000 lines are kept in $XDG_STATE_HOME/extant/history
+/// (~/.local/state/extant/history), which only the user can read. A line that begins with a space
+/// is not kept; if the file cannot be written, only the history is lost. Each change is durable
+/// when the next prompt appears.
 ///
-/// Where standard input is no terminal, its lines are the commands, the first that fails ends the
-/// shell with its exit code, and the changes are one batch.
+/// If standard input is not a terminal, its lines are the commands. The first command that fails
+/// ends the shell with its exit code, and the changes form one batch.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ShellArgs {
     /// The image or disk

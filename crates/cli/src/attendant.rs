@@ -1,4 +1,4 @@
-//! Waiting for a command and passing signals on to it.
+//! Waits for a command, and passes signals on to it.
 
 use rustix::process::{Pid, Signal, WaitOptions, WaitStatus};
 use signal_hook::consts::{SIGCHLD, SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGWINCH};

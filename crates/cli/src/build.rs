@@ -69,14 +69,14 @@ pub(crate) fn run(session: &mut Session, args: &BuildArgs) -> Result<(), Failure
     tell(session, output, &report, args.json)
 }
 
-/// Whether a source that does not exist is the address of something to fetch.
+/// Whether a source that does not exist is the address of something that could be fetched.
 fn is_remote(source: &Path) -> bool {
     let text = source.to_string_lossy();
     let has_tag = text.rsplit_once(':').is_some_and(|(name, tag)| !name.is_empty() && !tag.contains('/'));
     !source.exists() && (text.contains("://") || has_tag)
 }
 
-/// What the options change in the sources.
+/// The changes that options make to the sources.
 fn overrides(args: &BuildArgs) -> Result<Overrides, Failure> {
     let read = |path: &PathBuf| {
         let bytes = std::fs::read(path).map_err(|error| Failure::host(path, error))?;

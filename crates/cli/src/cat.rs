@@ -19,8 +19,8 @@ pub(crate) fn run(session: &mut Session, args: &CatArgs) -> Result<(), Failure> 
     Ok(())
 }
 
-/// Prints a file, or reports why not. `wanted` says how much of a piece is still to be printed, if
-/// that is not all of it; nothing after it is read.
+/// Prints a file, or reports why not. `wanted` returns how much of a piece is still to be printed,
+/// if not all of it; nothing after that is read.
 pub(crate) fn print_file(
     session: &mut Session,
     place: &ImagePath,

@@ -68,7 +68,7 @@ fn check(session: &mut Session, args: &CheckArgs) -> Result<(), Failure> {
         progress.finish();
         return done;
     }
-    // This host does not cache blocks of an NBD server.
+    // Blocks of an NBD server are not cached by this host.
     let is_of_host = args.image.exists();
     let uncached = (!in_use && is_of_host).then(|| session.device(&place, Access::Contents)).transpose()?;
     let options = Options { uncached, ..options };
@@ -92,7 +92,7 @@ fn check(session: &mut Session, args: &CheckArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Why not everything was checked, and what to do.
+/// Says why not everything was checked, and what to do.
 fn words(why: Incomplete) -> String {
     match why {
         Incomplete::Memory { limit_bytes } => {

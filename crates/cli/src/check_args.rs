@@ -9,19 +9,19 @@ use std::path::PathBuf;
 
 /// Find what is wrong with a volume, and repair it if asked to
 ///
-/// All structures are checked, those that e2fsck does not look at included: backups, order and
-/// hashes of attributes, access lists, names that occur twice in a directory. With a dirty journal
-/// the volume is checked as replaying it would leave it. Each finding has a code, with the repair
-/// that it needs; docs/check.md lists them. A volume that is in use can be checked, too, but
-/// contradictions between its structures are only suspected, because it may have changed during the
-/// check.
+/// All structures are checked, including those that e2fsck does not look at: backups, order and
+/// hashes of attributes, access lists, names that occur twice in a directory. If the journal is
+/// dirty, the volume is checked as it would be after a replay. Each finding has a code;
+/// docs/check.md lists the codes and their repairs. A volume that is in use can be checked, too,
+/// but contradictions between its structures are only suspected, because it may have changed during
+/// the check.
 ///
 /// Without --repair nothing is written. With it, the repair is made and checked in memory first,
-/// and written only if a check of the result finds nothing. What every changed block held before is
-/// kept in an undo file, which `extant undo` puts back; remove it when you do not want that any
-/// more. A repair that was interrupted is undone and made anew by the next one.
+/// and written only if a check of the result finds nothing. The old contents of every changed block
+/// are kept in an undo file, and `extant undo` restores them; remove the file when you no longer
+/// need it. If a repair was interrupted, the next one undoes it and starts again.
 ///
-/// The command answers to the name fsck.extant, and to the options of fsck.
+/// The command can be called fsck.extant, and accepts the options of fsck.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Exit codes, as of fsck(8):\n  0  nothing is wrong, or things are suspected only\n  \
     1  everything that was wrong has been repaired\n  4  something is wrong, and nothing was repaired\n  \
@@ -37,11 +37,12 @@ pub(crate) struct CheckArgs {
     /// Print at most this many findings of each class; all are counted
     #[arg(long, value_name = "COUNT", default_value = "1000")]
     pub(crate) max_per_class: usize,
-    /// Use at most this much memory, 25M or more, and say so if it is not enough; by default what a
-    /// healthy volume of this size needs
+    /// Use at most this much memory, 25M or more; if that is not enough, the check says so. The
+    /// default is what a healthy volume of this size needs
     #[arg(long, value_name = "SIZE", value_parser = values::size)]
     pub(crate) memory: Option<u64>,
-    /// Repair: only what loses nothing that can be read (safe, the default), or everything (all)
+    /// Repair what can be repaired without losing anything readable (safe, the default), or
+    /// everything (all)
     #[arg(
         long,
         value_name = "WHAT",
@@ -54,14 +55,14 @@ pub(crate) struct CheckArgs {
     /// Print what a repair would do, and write nothing
     #[arg(long, conflicts_with_all = ["no", "superblock", "ignore_journal"])]
     pub(crate) dry_run: bool,
-    /// Keep what changed blocks held in this file, which must not exist; by default in a new one
-    /// next to the image, or in $XDG_STATE_HOME/extant/undo (~/.local/state/extant/undo)
+    /// Keep the old contents of changed blocks in this file, which must not exist; by default in a
+    /// new file next to the image, or in $XDG_STATE_HOME/extant/undo (~/.local/state/extant/undo)
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, conflicts_with = "no")]
     pub(crate) undo: Option<PathBuf>,
     /// Do not repair
     #[arg(short = 'n')]
     pub(crate) no: bool,
-    /// Check a volume that says it is clean, too (as always)
+    /// Check the volume even if it is marked clean, which is the default
     #[arg(short = 'f')]
     pub(crate) force_check: bool,
     /// The same as --repair=safe
@@ -82,7 +83,7 @@ pub(crate) struct CheckArgs {
 /// What to repair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub(crate) enum Repair {
-    /// What loses nothing that can be read
+    /// What can be repaired without losing anything readable
     Safe,
     /// Everything
     All,
@@ -101,14 +102,14 @@ impl CheckArgs {
     }
 }
 
-/// Undo a repair: put back what every block held before it
+/// Undo a repair: restore the old contents of every block
 ///
-/// The volume is then as before the repair, to the byte. Another volume than the one that was
-/// repaired is refused, and so is one that was changed after the repair. The command can be
+/// Afterwards, every byte of the volume is as before the repair. Refuses any volume other than the
+/// one that was repaired, and a volume that was changed after the repair. The command can be
 /// interrupted and run again.
 #[derive(Debug, clap::Args)]
 pub(crate) struct UndoArgs {
-    /// The file that `extant check --repair` named
+    /// The undo file that `extant check --repair` reported
     #[arg(value_hint = ValueHint::FilePath)]
     pub(crate) undo: PathBuf,
     /// The image or disk that was repaired

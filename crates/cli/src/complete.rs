@@ -1,5 +1,5 @@
-//! Completion in the user's shell: scripts made from the command line's definition, and paths in
-//! images, for which these scripts ask the command itself.
+//! Completion in the user's shell: scripts generated from the command line's definition, and paths
+//! in images, for which the scripts call the command itself.
 
 use crate::args::{Args, CompletePathArgs, ImageArgs};
 use crate::failure::Failure;
@@ -18,8 +18,8 @@ use std::os::unix::ffi::OsStrExt;
 /// Maximum number of names offered at once.
 const NAMES_MAX: usize = 10_000;
 
-/// Put behind clap's script for bash. Readline breaks words at colons, and replaces what follows
-/// the last one.
+/// Appended to clap's script for bash. Readline breaks words at colons, and replaces only what
+/// follows the last one.
 const BASH: &str = r#"
 _extant_or_image() {
     local n=$COMP_CWORD word="${COMP_WORDS[COMP_CWORD]}" last
@@ -65,7 +65,7 @@ _extant() {
 }
 "#;
 
-/// Put behind clap's script for fish.
+/// Appended to clap's script for fish.
 const FISH: &str = r#"
 function __fish_extant_paths
     set -l words (commandline -opc)
@@ -79,7 +79,7 @@ pub(crate) fn script(shell: Shell) -> Result<(), Failure> {
     let mut script = Vec::new();
     clap_complete::generate(shell, &mut Args::command(), "extant", &mut script);
     let mut script = String::from_utf8_lossy(&script).into_owned();
-    // In the words that bash offers.
+    // Remove hidden commands from the words that bash offers.
     for hidden in Args::command().get_subcommands().filter(|command| command.is_hide_set()) {
         script = script.replace(&format!(" {} ", hidden.get_name()), " ");
     }
@@ -97,7 +97,8 @@ pub(crate) fn script(shell: Shell) -> Result<(), Failure> {
     out.flush()
 }
 
-/// Prints the paths in an image that complete a word, one a line. Prints nothing if there are none.
+/// Prints the paths in an image that complete a word, one per line. Prints nothing if there are
+/// none.
 pub(crate) fn paths(session: &mut Session, args: &CompletePathArgs) -> Result<(), Failure> {
     let word = args.word.as_bytes();
     let place = ImagePath::parse(args.word.clone());
@@ -129,8 +130,8 @@ async fn names(volume: &Volume, dir: &[u8], prefix: &[u8]) -> extant_fs::Result<
     while let Some(next) = walk.next().await {
         let Ok(entry) = next else { continue };
         let is_hidden = entry.name.starts_with(b".") && prefix.is_empty();
-        // Names are listed one a line, so control characters would break the list. Bash would run
-        // commands between backquotes and in $(…).
+        // Names are printed one per line, so control characters would break the list. Bash would
+        // run commands between backquotes and in $(…).
         let is_odd = entry.name.iter().any(|byte| byte.is_ascii_control() || b"`$".contains(byte));
         if !is_hidden && !is_odd && entry.name.starts_with(prefix) && names.len() < NAMES_MAX {
             names.push((entry.name, entry.kind == Some(FileKind::Directory)));

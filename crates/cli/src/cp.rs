@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 
 pub(crate) fn run(session: &mut Session, args: &CpArgs) -> Result<(), Failure> {
     hints::wrong_way(args)?;
-    // Every directory on the way down stays open.
+    // Every directory on the way down stays open, which may take many descriptors.
     let _ = raise_open_files();
     if args.json && args.to.as_os_str() == "-" {
         return Err(Failure::Usage("with --json the copy cannot be standard output; name a file".into()));
@@ -129,7 +129,7 @@ impl Destination {
                 let name = name.ok_or_else(|| host(std::io::ErrorKind::NotFound.into()))?.to_vec();
                 let parent = args.to.parent().filter(|parent| !parent.as_os_str().is_empty());
                 let parent = parent.unwrap_or(Path::new("."));
-                // The missing file is then the directory, not the name in it.
+                // If the parent is missing, report that instead of the name in it.
                 if let Err(error) = parent.metadata() {
                     return Err(Failure::host(parent, error));
                 }

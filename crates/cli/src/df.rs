@@ -92,8 +92,8 @@ pub(crate) fn run(session: &mut Session, args: &DfArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Free blocks and inodes by the descriptors: the superblock's counts are written at unmounting
-/// only.
+/// Free blocks and inodes according to the descriptors, because the superblock's counts are written
+/// only at unmounting.
 async fn free(volume: &Volume) -> Result<(u64, u64), Error> {
     let (mut clusters, mut inodes) = (0_u64, 0_u64);
     for group in (0..volume.superblock().group_count()).map(Group) {

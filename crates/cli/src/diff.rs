@@ -21,7 +21,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-/// Bytes of an attribute value to print.
+/// Maximum number of bytes of an attribute value to print.
 const VALUE_BYTES: usize = 64;
 
 /// Runs the command. A failure must not be mistaken for a difference.
@@ -192,7 +192,7 @@ struct Printer<'a> {
     labels: [String; 2],
     progress: Progress,
     first: bool,
-    /// Number of files and directories not read completely, and the last of them.
+    /// Number of files and directories that could not be read completely, and the last of them.
     unread: u64,
     last_unread: Option<(Side, Vec<u8>)>,
     /// Why printing ended.

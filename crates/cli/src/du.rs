@@ -36,7 +36,7 @@ async fn count(
         return print(session, args, &place.below(b""), bytes);
     }
     let mut open = vec![Open { path: place.below(b""), bytes }];
-    // Files that have other names, and were counted.
+    // Files with several names that were already counted.
     let mut counted: BTreeSet<InodeNumber> = BTreeSet::new();
     let mut walk = volume.walk(&top, WalkOptions { inodes: true, ..Default::default() }).await.map_err(at)?;
     while let Some(next) = walk.next().await {
@@ -67,7 +67,7 @@ async fn count(
     close(session, args, &mut open, 0)
 }
 
-/// Ends directories until `depth` of them are open, and prints them.
+/// Closes directories until only `depth` of them are open, and prints those that it closes.
 fn close(session: &mut Session, args: &DuArgs, open: &mut Vec<Open>, depth: usize) -> Result<(), Failure> {
     while open.len() > depth {
         let Some(Open { path, bytes }) = open.pop() else { break };

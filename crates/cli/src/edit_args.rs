@@ -14,8 +14,8 @@ const TARGETS: &str = "IMAGE:/PATH";
 /// What to do about an image that is in use.
 #[derive(Clone, Copy, Debug, Default, Args)]
 pub(crate) struct LockArgs {
-    /// Write the image although another program, such as a virtual machine, holds a lock on it;
-    /// what the kernel has mounted is refused all the same
+    /// Write the image even if another program, such as a virtual machine, holds a lock on it. An
+    /// image that the kernel has mounted is still refused
     #[arg(long)]
     pub(crate) force: bool,
 }
@@ -29,15 +29,15 @@ impl LockArgs {
     }
 }
 
-/// What to do if something already occupies the place of a new volume.
+/// What to do if the place of a new volume is already occupied.
 #[derive(Clone, Copy, Debug, Default, Args)]
 pub(crate) struct TargetArgs {
-    /// Write over a volume, a partition table or another format that is there already; and write
-    /// the image although another program, such as a virtual machine, holds a lock on it. What the
-    /// kernel has mounted is refused all the same
+    /// Overwrite an existing volume, partition table or other format, and write the image even if
+    /// another program, such as a virtual machine, holds a lock on it. An image that the kernel has
+    /// mounted is still refused
     #[arg(long, short_alias = 'F')]
     pub(crate) force: bool,
-    /// Tell a disk, a partition or an export first that nothing on it is needed
+    /// First discard all contents of the disk, partition or export
     #[arg(long)]
     pub(crate) discard: bool,
 }
@@ -66,23 +66,23 @@ pub(crate) enum EditCommand {
     Copy(CopyArgs),
 }
 
-/// Make the changes of a script in one batch, each line a command without the image: put notes.txt
-/// /etc/motd
+/// Make the changes of a script in one batch. Each line is a command without the image: put
+/// notes.txt /etc/motd
 ///
-/// Words are quoted as in a shell: '…' keeps everything, "…" and \ the next character; # at the
-/// beginning of a word ends the line. The whole script is read first, and mistakes in it are
-/// reported before anything is changed. The first command that fails ends it; those before it stay
-/// done, unless --atomic is given.
+/// Words are quoted as in a shell: '…' quotes everything, "…" and \ the next character; # at the
+/// beginning of a word starts a comment. The whole script is read first, and mistakes in it are
+/// reported before anything is changed. The first command that fails ends the script; the changes
+/// of earlier commands stay, unless --atomic is given.
 #[derive(Debug, Args)]
 pub(crate) struct EditArgs {
-    /// Change nothing unless every command succeeds: keep all changes in memory, at most half of
-    /// what is free, until the last one
+    /// Change nothing unless every command succeeds. Until then, all changes are kept in memory, in
+    /// at most half of what is free
     #[arg(long)]
     pub(crate) atomic: bool,
     /// The image to change
     #[arg(value_hint = ValueHint::FilePath)]
     pub(crate) image: PathBuf,
-    /// The script; standard input by default, as for -
+    /// The script; by default, or if it is -, standard input
     #[arg(default_value = "-", value_hint = ValueHint::FilePath)]
     pub(crate) script: PathBuf,
     /// Print JSON: how many commands were done, and the line that failed
@@ -102,10 +102,10 @@ pub(crate) struct TrimArgs {
     /// Begin at this byte of the volume
     #[arg(id = "place_offset", short = 'o', long = "offset", default_value = "0", value_parser = values::size)]
     pub(crate) offset: u64,
-    /// Look at this many bytes; all that follow by default
+    /// Trim this many bytes; by default all that follow
     #[arg(short, long, value_parser = values::size)]
     pub(crate) length: Option<u64>,
-    /// Leave runs of fewer free bytes as they are
+    /// Skip runs of fewer free bytes
     #[arg(short, long, default_value = "0", value_name = "SIZE", value_parser = values::size)]
     pub(crate) minimum: u64,
     /// Print JSON
@@ -117,13 +117,13 @@ pub(crate) struct TrimArgs {
 
 /// Move the blocks of files to as few runs as free space allows
 ///
-/// Each file is copied on the volume and its map is exchanged in transactions, so that a crash
-/// finds all of it. There must be space for a second copy. A file that cannot get fewer runs stays
-/// as it is. Files with maps of pointers, as on ext2 and ext3, are refused. Prints how many runs of
-/// adjacent blocks each file had, and has now.
+/// Each file is copied on the volume, and its map is changed in transactions, so that the file is
+/// complete after a crash. There must be space for a second copy. A file whose number of runs
+/// cannot be reduced stays as it is. Files with block pointers instead of extents, as on ext2 and
+/// ext3, are refused. Prints how many runs of adjacent blocks each file had before, and has now.
 #[derive(Debug, Args)]
 pub(crate) struct DefragArgs {
-    /// Files of one image
+    /// Files, all in the same image
     #[arg(required = true, value_name = TARGETS, value_hint = ValueHint::FilePath)]
     pub(crate) paths: Vec<OsString>,
     /// Print JSON: one array of all files
@@ -144,28 +144,29 @@ pub(crate) struct ScriptLine {
 /// Copy files and directories of the host into an image, with their modes, owners, times and
 /// attributes
 ///
-/// A file gets its name once it is whole: a failure leaves what had the name, and other names of
-/// that keep it. Where the name is that of a symbolic link of the image, contents and attributes of
-/// a file or directory go to what the link leads to; links, devices, pipes and sockets replace it.
+/// A file gets its name once it has been copied completely. After a failure, the name still leads
+/// to the old file; other names of the old file are never affected. If the name is that of a
+/// symbolic link in the image, contents and attributes of a file or directory go to the link's
+/// target; links, devices, pipes and sockets replace the link.
 #[derive(Debug, Args)]
 pub(crate) struct PutArgs {
     /// Copy directories with everything in them
     #[arg(short, long, short_aliases = ['R', 'a'], alias = "archive")]
     pub(crate) recursive: bool,
-    /// Everything belongs to root
+    /// Make root the owner of everything
     #[arg(long)]
     pub(crate) all_root: bool,
     /// Permissions of files, in octal; by default those of the source, and 644 for standard input
     #[arg(short, long, value_parser = mode)]
     pub(crate) mode: Option<u32>,
-    /// The owner: OWNER, OWNER:GROUP or :GROUP, in numbers, or names of the image's /etc/passwd and
-    /// /etc/group
+    /// The owner: OWNER, OWNER:GROUP or :GROUP, as numbers or as names from the image's /etc/passwd
+    /// and /etc/group
     #[arg(long, value_parser = NamedOwner::parse, conflicts_with = "all_root")]
     pub(crate) owner: Option<NamedOwner>,
     /// The time of change, in seconds since 1970
     #[arg(long, value_name = "SECONDS", allow_hyphen_values = true)]
     pub(crate) mtime: Option<i64>,
-    /// Print JSON: how many files, directories and bytes were put
+    /// Print JSON: how many files, directories and bytes were copied
     #[arg(long)]
     pub(crate) json: bool,
     /// Files of the host, and where to put them: a directory of the image, or (for one file) its
@@ -179,7 +180,7 @@ pub(crate) struct PutArgs {
 /// Make directories
 #[derive(Debug, Args)]
 pub(crate) struct MkdirArgs {
-    /// Make the directories above, too, and be content with those that exist
+    /// Also make missing parent directories, and accept directories that exist
     #[arg(short, long)]
     pub(crate) parents: bool,
     /// Permissions, in octal
@@ -202,7 +203,7 @@ pub(crate) struct MknodArgs {
     /// b for a block device, c or u for a character device, p for a named pipe, s for a socket
     #[arg(value_parser = ["b", "c", "u", "p", "s"])]
     pub(crate) kind: String,
-    /// Numbers of a device
+    /// Device number: major and minor
     #[arg(requires = "minor", required_if_eq_any = [("kind", "b"), ("kind", "c"), ("kind", "u")])]
     pub(crate) major: Option<u32>,
     pub(crate) minor: Option<u32>,
@@ -211,7 +212,7 @@ pub(crate) struct MknodArgs {
 }
 
 impl MknodArgs {
-    /// What to make.
+    /// The kind of file to create.
     pub(crate) fn special(&self) -> Result<Special, String> {
         let device = match (self.major, self.minor) {
             (Some(major), Some(minor)) => Some((major, minor)),
@@ -227,7 +228,7 @@ impl MknodArgs {
     }
 }
 
-/// Set times of access and change to now, and make empty files where there are none
+/// Set times of access and change to now, and create empty files that do not exist
 #[derive(Debug, Args)]
 pub(crate) struct TouchArgs {
     /// Do not create files that do not exist
@@ -248,11 +249,11 @@ pub(crate) struct RmArgs {
     /// Remove directories with everything in them
     #[arg(short, long, short_alias = 'R')]
     pub(crate) recursive: bool,
-    /// Be content where there is no such file
+    /// Ignore files that do not exist
     #[arg(short = 'f')]
     pub(crate) is_content: bool,
-    /// As -f; and write the image although another program, such as a virtual machine, holds a lock
-    /// on it
+    /// Like -f, and also write the image even if another program, such as a virtual machine, holds
+    /// a lock on it
     #[arg(long)]
     pub(crate) force: bool,
     #[arg(required = true, value_name = TARGETS)]
@@ -261,10 +262,10 @@ pub(crate) struct RmArgs {
 
 /// Rename a file, or move files into a directory of the same image
 ///
-/// Where both names are names of one file, the old one is removed.
+/// If both names belong to the same file, the old one is removed.
 #[derive(Debug, Args)]
 pub(crate) struct MvArgs {
-    /// Fail where the new name exists
+    /// Fail if the new name exists
     #[arg(short, long)]
     pub(crate) no_clobber: bool,
     #[arg(required = true, num_args = 2.., value_name = TARGETS)]
@@ -275,22 +276,22 @@ pub(crate) struct MvArgs {
 
 /// Give a file another name, or make a symbolic link
 ///
-/// With -f, the link takes the place of what has its name once it is made.
+/// With -f, the link replaces an existing file of that name, once the link has been created.
 #[derive(Debug, Args)]
 pub(crate) struct LnArgs {
-    /// Make a symbolic link; TARGET is kept as it is written
+    /// Make a symbolic link; TARGET is stored as given
     #[arg(short, long)]
     pub(crate) symbolic: bool,
-    /// Replace what has the new name
+    /// Replace an existing file of the new name
     #[arg(short = 'f')]
     pub(crate) replaces: bool,
-    /// As -f; and write the image although another program, such as a virtual machine, holds a lock
-    /// on it
+    /// Like -f, and also write the image even if another program, such as a virtual machine, holds
+    /// a lock on it
     #[arg(long)]
     pub(crate) force: bool,
-    /// The file in the image; with -s any text
+    /// The file in the image; with -s, any text
     pub(crate) target: OsString,
-    /// The new name, or a directory to make a name of the same kind in
+    /// The new name, or a directory in which to make a link of the same name
     #[arg(value_name = TARGETS)]
     pub(crate) name: OsString,
 }
@@ -301,7 +302,7 @@ pub(crate) struct ChmodArgs {
     /// Change everything below directories, too
     #[arg(short = 'R', long)]
     pub(crate) recursive: bool,
-    /// Permissions: in octal, as in 644 or 4755, or what to change, as in u+x,go-w or a=rX
+    /// Permissions in octal, such as 644 or 4755, or changes to make, such as u+x,go-w or a=rX
     #[arg(value_parser = ModeChange::parse, allow_hyphen_values = true)]
     pub(crate) mode: ModeChange,
     #[arg(required = true, value_name = TARGETS)]
@@ -316,7 +317,7 @@ pub(crate) struct ChownArgs {
     /// Change everything below directories, too
     #[arg(short = 'R', long)]
     pub(crate) recursive: bool,
-    /// OWNER, OWNER:GROUP or :GROUP, as numbers or as names of the image's /etc/passwd and
+    /// OWNER, OWNER:GROUP or :GROUP, as numbers or as names from the image's /etc/passwd and
     /// /etc/group
     #[arg(value_parser = NamedOwner::parse)]
     pub(crate) owner: NamedOwner,
@@ -328,8 +329,8 @@ pub(crate) struct ChownArgs {
 
 /// Set, remove or list extended attributes
 ///
-/// Without --set and --remove, attributes are listed as getfattr dumps them, and nothing is
-/// changed.
+/// Without --set and --remove, lists attributes in the format of `getfattr --dump`, and changes
+/// nothing.
 ///
 /// A value that begins with 0x is in hexadecimal digits and one that begins with 0s in base64, as
 /// getfattr prints them; any other value is taken literally, and cannot contain NUL. Access control
@@ -337,8 +338,7 @@ pub(crate) struct ChownArgs {
 /// `getfattr -e hex` prints, and are refused where Linux would refuse them.
 #[derive(Debug, Args)]
 pub(crate) struct XattrArgs {
-    /// Set an attribute; the value begins behind the first =, with 0x in hexadecimal, with 0s in
-    /// base64
+    /// Set an attribute. The value begins after the first =; 0x means hexadecimal, and 0s base64
     #[arg(short, long, value_name = "NAME=VALUE")]
     pub(crate) set: Vec<OsString>,
     /// Remove an attribute
@@ -351,13 +351,13 @@ pub(crate) struct XattrArgs {
 }
 
 impl XattrArgs {
-    /// Whether nothing is to be changed.
+    /// Whether the command changes nothing.
     pub(crate) fn only_lists(&self) -> bool {
         self.set.is_empty() && self.remove.is_empty()
     }
 }
 
-/// Set the size of files: what lies beyond is gone, what is new is zeroes
+/// Set the size of files: contents beyond it are lost, and new contents are zeroes
 #[derive(Debug, Args)]
 pub(crate) struct TruncateArgs {
     /// The new size, such as 0 or 64K
@@ -372,33 +372,32 @@ pub(crate) struct TruncateArgs {
     pub(crate) lock: LockArgs,
 }
 
-/// Allocate a range of files ahead of writes, free or zero it, or take it out of or put it into
-/// them
+/// Allocate, free or zero a range of files, remove it from them, or insert it
 ///
-/// Without another mode the range is allocated: what it did not hold reads as zeroes. A file that
-/// does not exist is created then. Files of ext2 and ext3, which have maps of pointers, can have
-/// holes punched only.
+/// By default the range is allocated; newly allocated space reads as zeroes, and a file that does
+/// not exist is created. In files of ext2 and ext3, which have block pointers instead of extents,
+/// only holes can be punched.
 #[derive(Debug, Args)]
 pub(crate) struct FallocateArgs {
     /// Free the range: it becomes a hole
     #[arg(short, long, group = "mode")]
     pub(crate) punch_hole: bool,
-    /// Have the range read as zeroes, and allocate it
+    /// Make the range read as zeroes, and allocate it
     #[arg(short, long, group = "mode")]
     pub(crate) zero_range: bool,
-    /// Take the range, which is of whole blocks, out: what lies behind it moves to its place
+    /// Remove the range, which must consist of whole blocks: what follows moves to its place
     #[arg(short, long, group = "mode")]
     pub(crate) collapse_range: bool,
-    /// Put a hole of whole blocks before what lies at the offset
+    /// Insert a hole at the offset, which must consist of whole blocks: what follows moves back
     #[arg(short, long, group = "mode")]
     pub(crate) insert_range: bool,
-    /// The files stay as long as they are, even where space is allocated behind their end
+    /// Keep the size of the files, even if space is allocated beyond their end
     #[arg(short = 'n', long, conflicts_with_all = ["punch_hole", "collapse_range", "insert_range"])]
     pub(crate) keep_size: bool,
     /// Where the range begins, such as 0 or 64K
     #[arg(id = "place_offset", short = 'o', long = "offset", default_value = "0", value_parser = values::size)]
     pub(crate) offset: u64,
-    /// Its length, such as 64K
+    /// Length of the range, such as 64K
     #[arg(short, long, value_parser = values::size)]
     pub(crate) length: u64,
     #[arg(required = true, value_name = TARGETS)]
@@ -423,12 +422,12 @@ impl FallocateArgs {
 
 /// Copy files within an image, with their permissions and holes
 ///
-/// A copy gets its name once it is whole, and belongs to root: a failure leaves what had the name,
-/// and other names of that keep it. Where the name is that of a symbolic link, the copy takes the
-/// place of what the link leads to.
+/// A copy belongs to root, and gets its name once it is complete. After a failure, the name still
+/// leads to the old file; other names of the old file are never affected. If the name is that of a
+/// symbolic link, the copy replaces the link's target.
 #[derive(Debug, Args)]
 pub(crate) struct CopyArgs {
-    /// Files, and a directory to copy them into or (for one file) the name of the copy
+    /// Files to copy, and then a directory to copy them into or (for one file) the name of the copy
     #[arg(required = true, num_args = 2.., value_name = TARGETS)]
     pub(crate) paths: Vec<OsString>,
     #[command(flatten)]

@@ -20,7 +20,8 @@ use std::pin::pin;
 use std::process::{Child, Command, ExitCode};
 use std::sync::Arc;
 
-/// Exit code when extant itself failed, as of env(1), timeout(1) and other programs that run one.
+/// Exit code if extant itself failed, like that of env(1), timeout(1) and other programs that run a
+/// command.
 pub(crate) const EXIT_NOT_RUN: u8 = 125;
 
 /// How long processes outside the namespaces may keep using the volume after the command has ended.
@@ -70,7 +71,7 @@ fn with_volume(session: &mut Session, args: &ExecArgs) -> Result<u8, Failure> {
     let served = session.rt.spawn_blocking("fuse", move || {
         let served = serving.serve();
         if served.is_err() {
-            // The mount's requests are no longer answered.
+            // Requests to the mount are no longer answered, so end these processes.
             let _ = rustix::process::pidfd_send_signal(end, Signal::KILL);
         }
         served
@@ -153,7 +154,7 @@ fn open(
     sandbox: &Sandbox<'_>,
 ) -> Result<(Option<Arc<Monitor>>, OpenVolume), Failure> {
     let monitor = match ids.is_single() {
-        // Root needs no groups.
+        // Root does not need groups.
         true => None,
         false => Some(Arc::new(Monitor::new(mount_monitor::start(None)?.0))),
     };

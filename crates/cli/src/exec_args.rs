@@ -10,16 +10,17 @@ use std::path::PathBuf;
 ///
 /// The command runs in namespaces of its own. It starts in the volume's root directory, whose path
 /// is also in the variable EXTANT_VOLUME; with --root, it sees nothing of the host but the network,
-/// /proc and the usual devices. When it ends, all processes that it has left are ended too, and the
-/// volume is clean and its image free.
+/// /proc and the usual devices. When it ends, all processes that it has left behind are killed; the
+/// volume is then clean, and its image is free.
 ///
 /// It runs as root of a user namespace. All users of the volume exist there if newuidmap (package
-/// uidmap) is installed and /etc/subuid and /etc/subgid have ids for you; otherwise only root does,
-/// and files of others appear as root's. If you are root, it has your powers over the host's files.
+/// uidmap) is installed and /etc/subuid and /etc/subgid have ids for you; otherwise only root
+/// exists, and files of other users appear as root's. If you are root, the command has your access
+/// to the host's files.
 ///
-/// The exit code is the command's, or 128 plus the number of the signal that has ended it; 125 if
-/// extant failed, 126 if the command cannot be run, 127 if there is none. Signals are passed on to
-/// the command.
+/// The exit code is the command's, or 128 plus the number of the signal that killed it; 125 if
+/// extant failed, 126 if the command cannot be run, 127 if it does not exist. Signals are passed on
+/// to the command.
 #[derive(Debug, Args)]
 pub(crate) struct ExecArgs {
     /// The image or disk
@@ -32,10 +33,11 @@ pub(crate) struct ExecArgs {
     /// Write nothing to the image
     #[arg(long)]
     pub(crate) ro: bool,
-    /// Show the volume on this directory instead of a temporary one; others do not see it there
+    /// Mount the volume on this directory instead of a temporary one; other programs do not see it
+    /// there
     #[arg(long, value_name = "DIRECTORY", value_hint = ValueHint::DirPath, conflicts_with = "root")]
     pub(crate) dir: Option<PathBuf>,
-    /// Options of `extant mount` that are about the volume, separated by commas
+    /// Options of `extant mount` that concern the volume, separated by commas
     #[arg(short, value_name = "OPTIONS", value_delimiter = ',')]
     pub(crate) options: Vec<String>,
     #[command(flatten)]
@@ -50,7 +52,7 @@ pub(crate) struct ExecArgs {
 /// Used by `exec` itself: a process between it and the command.
 #[derive(Debug, Args)]
 pub(crate) struct StageArgs {
-    /// The descriptor of its socket, for the process that mounts; the next one has none
+    /// The descriptor of the process's socket; only the process that mounts has one
     #[arg(long)]
     pub(crate) socket: Option<i32>,
     /// The image

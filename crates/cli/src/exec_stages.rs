@@ -1,5 +1,5 @@
 //! The processes between `extant exec` and its command: one that leaves the namespaces and mounts,
-//! and the first of the new process namespace. Each has a single thread, as the kernel asks for.
+//! and the first of the new process namespace. Each has a single thread, as the kernel requires.
 
 use crate::attendant::Attendant;
 use crate::exec::EXIT_NOT_RUN;
@@ -49,7 +49,7 @@ fn mount_and_wait(args: &StageArgs, socket: i32, quiet: bool) -> Result<u8, Fail
     let mut attendant = Attendant::new().map_err(own)?;
     leave_namespaces()?;
     let _ = tie.tell();
-    // Only once this process has its ids: the kernel drops the death signal when they change.
+    // The process must have its ids first: the kernel drops the death signal when they change.
     if !tie.hear() {
         return Ok(EXIT_NOT_RUN);
     }
@@ -60,7 +60,7 @@ fn mount_and_wait(args: &StageArgs, socket: i32, quiet: bool) -> Result<u8, Fail
     let mounting = MountOptions {
         source: args.source.clone().unwrap_or_default(),
         read_only: args.ro,
-        // If nobody else exists, there is nothing for the kernel to check.
+        // If there are no other users, there is nothing for the kernel to check.
         allow_other: !own_map().is_single(),
         suid: true,
         dev: false,
@@ -70,7 +70,7 @@ fn mount_and_wait(args: &StageArgs, socket: i32, quiet: bool) -> Result<u8, Fail
     let sent = tie.send_device(&device);
     drop(device);
     if sent.is_err() || !tie.hear() {
-        // Before the directory is removed.
+        // Unmount before the directory is removed.
         let _ = unmount(dir, true);
         return Ok(EXIT_NOT_RUN);
     }
@@ -86,7 +86,7 @@ fn mount_and_wait(args: &StageArgs, socket: i32, quiet: bool) -> Result<u8, Fail
     Ok(code)
 }
 
-/// A directory to mount on, removed when dropped, wherever the root directory then is.
+/// A directory to mount on. It is removed when dropped, even if the root directory has changed.
 struct Temporary {
     parent: OwnedFd,
     name: String,
@@ -145,7 +145,7 @@ fn fit_environment(command: &mut Command) {
     }
 }
 
-/// The first process of the namespace, whose end ends all others.
+/// The first process of the namespace. When it ends, the kernel kills all others.
 fn run_command(args: &StageArgs, quiet: bool) -> Result<u8, Failure> {
     end_with_parent()?;
     let own = |error: io::Error| Failure::host(Path::new("/proc/self"), error);

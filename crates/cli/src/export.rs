@@ -45,7 +45,7 @@ pub(crate) fn run(session: &mut Session, args: &ExportArgs) -> Result<(), Failur
     let other = || Failure::Usage(format!("{output}: archives are compressed with gzip, zstd or xz only"));
     let compression = Compression::of(&args.output).ok_or_else(other)?;
     let create = |error| match args.output.parent().filter(|_| !args.output.exists()) {
-        // The file is created under a temporary name, so the directory is to blame.
+        // The file is created under a temporary name, so the error concerns the directory.
         Some(parent) if parent.as_os_str().is_empty() => Failure::host(Path::new("."), error),
         Some(parent) => Failure::host(parent, error),
         None => host(error),

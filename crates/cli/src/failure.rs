@@ -27,12 +27,12 @@ pub(crate) enum Exit {
     Usage,
     Unsupported,
     Corrupt,
-    /// `check` found something; this and the following are codes of fsck(8).
+    /// `check` found something. This and the next codes are those of fsck(8).
     Findings,
     /// Something was repaired, and something is left.
     RepairedSome,
     CheckFailed,
-    /// It found something, and did not see everything.
+    /// `check` found something, and did not see everything.
     FindingsIncomplete,
     CheckUsage,
 }
@@ -53,7 +53,7 @@ impl Exit {
     }
 }
 
-/// Exit code of a check that the user has interrupted, as of fsck(8).
+/// Exit code of a check that the user has interrupted, as in fsck(8).
 pub(crate) const EXIT_CANCELLED: u8 = 32;
 
 /// Exit code when the reader of standard output has closed it: 128 plus the number of SIGPIPE.
@@ -68,7 +68,7 @@ pub(crate) enum Failure {
     Stdout(io::Error),
     #[error("{path}: {error}")]
     Host { path: String, error: io::Error },
-    /// No such image, but one exists whose name ends before a colon or a slash.
+    /// There is no such image, but one whose name ends before a colon or a slash.
     #[error("{place}: no such file; a path in an image is written with a colon and a slash: {meant}")]
     Misspelt { place: String, meant: String },
     /// The image's name contains the separator of image and path, and was split there.
@@ -88,10 +88,10 @@ pub(crate) enum Failure {
     /// The file is something else. `advice`, if any, replaces the advice for the format.
     #[error("{image}: {}, not an ext2, ext3 or ext4 volume; {}", foreign.name, advice.as_deref().unwrap_or(foreign.advice))]
     Foreign { image: String, foreign: Foreign, advice: Option<String> },
-    /// The image, or the part of it that was asked for, cannot be opened.
+    /// The image, or the requested part of it, cannot be opened.
     #[error("{image}: {error}")]
     Place { image: String, error: PlaceError },
-    /// There is no superblock where the user says. `place` has the image and the position.
+    /// There is no superblock at the requested place. `place` contains the image and the position.
     #[error("{place}; `extant info` lists backups, and --superblock auto finds one: {error}")]
     NoBackup { place: String, error: extant_fs::Error },
     #[error(transparent)]
@@ -131,7 +131,7 @@ pub(crate) enum Failure {
 /// What to do about another program's lock.
 const UNLOCK_ADVICE: &str = "end that first, or use --force if it does not write to the image";
 
-/// The program that holds a lock on a file, if that is why the file was refused.
+/// The program that holds a lock on a file, if the lock is why the file was refused.
 fn locked_by(error: &io::Error) -> Option<&str> {
     match error.get_ref()?.downcast_ref()? {
         IoErrorKind::Locked { by } => Some(by),
@@ -160,7 +160,8 @@ impl From<LabError> for Failure {
 }
 
 impl Failure {
-    /// [`Failure::Split`] if no volume has the image's name, but the whole argument names a file.
+    /// Returns [`Failure::Split`] if there is no volume of the image's name, but the whole argument
+    /// names a file.
     pub(crate) fn of_split(place: &ImagePath) -> Result<(), Self> {
         match place.whole_file() {
             Some(whole) => Err(Self::Split { image: place.image_quoted(), whole }),
@@ -268,7 +269,7 @@ impl Failure {
     }
 }
 
-/// Names the format of a file that has no superblock, if its first bytes tell.
+/// Identifies the format of a file that has no superblock, if its first bytes allow it.
 fn identify(path: &Path, part: &Part) -> Option<Foreign> {
     let mut head = Vec::new();
     if *part != Part::Whole {
@@ -278,7 +279,7 @@ fn identify(path: &Path, part: &Part) -> Option<Foreign> {
     Foreign::identify(&head)
 }
 
-/// Whether nothing at the superblock's offset looks like one.
+/// Whether the data at the superblock's offset do not look like a superblock at all.
 pub(crate) fn lacks_superblock(error: &extant_fs::Error) -> bool {
     use extant_format::{Corrupt, Place, Problem};
     matches!(
@@ -296,8 +297,8 @@ pub(crate) fn exit_of(error: &extant_fs::Error) -> Exit {
     use extant_fs::Error as E;
     match error {
         E::Corrupt(_) | E::Lost(_) | E::LostMore { .. } | E::Replaced { .. } => Exit::Corrupt,
-        // The volume refers past its own end, or the medium has a bad sector: EIO, or ENODATA from
-        // a disk that is certain.
+        // The volume refers to something past its own end, or the medium has a bad sector: EIO, or
+        // ENODATA from a disk that is certain of it.
         E::Io(error) if error.kind == IoErrorKind::OutOfRange => Exit::Corrupt,
         E::Io(error) if error.op == Op::Read && matches!(error.kind, IoErrorKind::Os(5 | 61)) => {
             Exit::Corrupt

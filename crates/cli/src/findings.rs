@@ -48,7 +48,7 @@ pub(crate) fn line(finding: &Finding) -> String {
     extant_fs::printable(&text).into_owned()
 }
 
-/// Where it is, in words.
+/// Describes where a finding is.
 pub(crate) fn place(spot: &Spot) -> String {
     let mut parts = Vec::new();
     let mut add = |what: &str, number: Option<u64>| {

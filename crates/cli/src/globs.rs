@@ -8,12 +8,12 @@ use extant_format::{FileKind, Inode};
 use extant_fs::{Error, Follow, Volume, WalkOptions};
 use glob::{MatchOptions, Pattern};
 
-/// As in the shell: `*` does not match a name's first dot.
+/// As in the shell, `*` does not match a dot at the beginning of a name.
 const OPTIONS: MatchOptions =
     MatchOptions { case_sensitive: true, require_literal_separator: true, require_literal_leading_dot: true };
 
 /// Replaces each place whose path is a pattern with what matches, in order of names. A path that
-/// exists literally is not taken as a pattern, and a pattern that matches nothing stays.
+/// exists literally is not taken as a pattern, and a pattern that matches nothing is kept as it is.
 pub(crate) fn expanded(
     session: &mut Session,
     places: &[ImagePath],
@@ -43,8 +43,8 @@ pub(crate) fn expanded(
     Ok(all)
 }
 
-/// Expands the places and calls `each` for every one, with its volume. If one fails, that is
-/// reported and the others follow; only a failure to write the output ends the command.
+/// Expands the places and calls `each` for every one, with its volume. If one fails, the failure is
+/// reported, and the others follow; only a failure to write the output ends the command.
 pub(crate) fn for_each_place(
     session: &mut Session,
     places: &[ImagePath],

@@ -1,4 +1,4 @@
-//! What to type instead: for commands that other tools have, and for words in another order.
+//! Suggestions of what to type instead, for commands of other tools and for words in another order.
 
 use crate::args::{Args, CpArgs};
 use crate::failure::Failure;
@@ -84,10 +84,10 @@ fn as_mount(words: &[OsString]) -> Vec<OsString> {
         match word.as_bytes() {
             b"-o" => ours.extend([Some(word), words.next()].into_iter().flatten().cloned()),
             b"-t" => drop(words.next()),
-            // No effect: mount(8) keeps no table of its own, and there is nothing to tolerate or to
-            // report.
+            // These have no effect: mount(8) keeps no table of its own, and there is nothing to
+            // tolerate or to report.
             b"-n" | b"-s" | b"-v" => {}
-            // Not our -f.
+            // This differs from our -f.
             b"-f" => ours.push("--fake".into()),
             _ => ours.push(word.clone()),
         }
@@ -110,13 +110,13 @@ fn as_umount(words: &[OsString]) -> Vec<OsString> {
     ours
 }
 
-/// Rewrites options of find(1), which have one dash, as ours, which have two.
+/// Rewrites options of find(1), which begin with one dash, to ours, which begin with two.
 fn as_find(words: &mut Vec<OsString>) {
     let Some(at) = words.iter().skip(1).position(|word| !word.as_bytes().starts_with(b"-")) else { return };
     if words[at + 1] != "find" {
         return;
     }
-    // `find` prints anyway.
+    // `find` prints matches even without it.
     words.retain(|word| word != "-print");
     for word in &mut words[at + 2..] {
         let ours = match word.as_bytes() {
@@ -131,7 +131,7 @@ fn as_find(words: &mut Vec<OsString>) {
     }
 }
 
-/// Whether a command line is that of a check, whose exit codes are those of fsck(8).
+/// Whether a command line is that of a check, which has the exit codes of fsck(8).
 pub(crate) fn is_check(words: &[OsString]) -> bool {
     words.iter().skip(1).find(|word| !word.as_bytes().starts_with(b"-")).is_some_and(|word| word == "check")
 }

@@ -5,7 +5,7 @@ use crate::values;
 /// How to open an image for reading.
 #[derive(Debug, Default, clap::Args)]
 pub(crate) struct ImageArgs {
-    /// Use another superblock than the first, which is at byte 1024: auto (a backup, if the first
+    /// Use a superblock other than the first, which is at byte 1024: auto (a backup, if the first
     /// is damaged), block:N, or a byte, as `info` lists backups
     #[arg(long, value_name = "auto|block:N|BYTE", value_parser = SuperblockAt::parse)]
     pub(crate) superblock: Option<SuperblockAt>,
@@ -18,7 +18,7 @@ pub(crate) struct ImageArgs {
 /// Which superblock to use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SuperblockAt {
-    /// The first one, or the first sound backup, even where something else begins the image.
+    /// The first one, or the first sound backup, even if the image begins with something else.
     Auto,
     /// The one at this byte.
     Byte(u64),
@@ -27,7 +27,7 @@ pub(crate) enum SuperblockAt {
 }
 
 impl SuperblockAt {
-    /// The byte, if that is what the user gave.
+    /// The byte, if the user gave one.
     pub(crate) fn byte(self) -> Option<u64> {
         match self {
             Self::Byte(at) => Some(at),

@@ -63,7 +63,7 @@ impl ImagePath {
     /// The inode at this place.
     ///
     /// # Errors
-    /// There is none, or the way there is damaged.
+    /// There is no such inode, or the path to it is damaged.
     pub(crate) async fn resolve(&self, volume: &Volume, follow: Follow) -> Result<Inode, Error> {
         match number_in(&self.path) {
             Some(number) => volume.inode(number).await,
@@ -84,7 +84,7 @@ impl ImagePath {
     /// `IMAGE/path` a colon.
     pub(crate) fn misspelt(&self, error: &std::io::Error) -> Option<String> {
         let bytes = self.image.as_os_str().as_bytes();
-        // IMAGE/path, as of a directory.
+        // IMAGE/path, as if IMAGE were a directory.
         if error.kind() == std::io::ErrorKind::NotADirectory {
             let file = |at: &usize| Path::new(OsStr::from_bytes(&bytes[..*at])).is_file();
             let at = (1..bytes.len()).filter(|at| bytes[*at] == b'/').find(file)?;
@@ -108,7 +108,7 @@ impl ImagePath {
         is_one.then(|| quote(&whole))
     }
 
-    /// Path from the image's root, with a leading slash, of something below this place.
+    /// The path from the image's root, with a leading slash, of `relative` below this place.
     pub(crate) fn below(&self, relative: &[u8]) -> Vec<u8> {
         let mut path = self.path.clone();
         while path.last() == Some(&b'/') {

@@ -22,7 +22,7 @@ pub(crate) fn run(session: &mut Session, args: &InfoArgs) -> Result<(), Failure>
         return crate::place::print(session, &there, args.json);
     }
     let at = session.superblock_byte(&device, &place.image, args.open.superblock)?;
-    // Shown even if the volume cannot be opened.
+    // The partitions are shown even if the volume cannot be opened.
     let lying = match at {
         None => first,
         Some(at) => session.rt.block_on(extant_fs::read_superblock(&*device, at))?,
@@ -48,7 +48,7 @@ pub(crate) fn run(session: &mut Session, args: &InfoArgs) -> Result<(), Failure>
     let journal = match (&lying, &volume) {
         (Ok(lying), Some(volume)) if !volume.is_from_backup() => journal_state(lying),
         (Ok(lying), None) => journal_state(lying),
-        // A backup does not say whether it is dirty.
+        // A backup does not say whether the journal is dirty.
         _ if sb.compat().contains(Compat::HAS_JOURNAL) => "unknown",
         _ => "none",
     };
@@ -129,7 +129,7 @@ fn read_groups(
             Err(error) => {
                 let ends = matches!(error, extant_fs::Error::Io(_));
                 session.fail(Failure::Volume { place: place.image_quoted(), error });
-                // Past the end of the image there is nothing more.
+                // There are no copies past the end of the image.
                 if ends {
                     break;
                 }

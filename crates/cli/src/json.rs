@@ -61,7 +61,8 @@ impl<F: Formatter> Formatter for Harmless<F> {
     }
 }
 
-/// All of these are in the basic plane, so one escape is enough.
+/// Whether a terminal obeys a character. All of these are in the basic plane, so one escape is
+/// enough.
 fn is_obeyed(c: char) -> bool {
     c.is_control()
         || matches!(c, '\u{61c}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2066}'..='\u{2069}' | '\u{feff}')

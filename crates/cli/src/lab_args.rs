@@ -26,8 +26,8 @@ pub(crate) enum LabCommand {
     /// Run an experiment, or jobs, at every combination of values, policies and seeds; here, in
     /// parts, or on a cluster
     Sweep(Box<SweepArgs>),
-    /// Fit the constants of an experiment's machine to the rows before the change, and say how far
-    /// each is determined
+    /// Fit the constants of an experiment's machine to the rows before the change, and report how
+    /// well each is determined
     Calibrate(CalibrateArgs),
     /// Run all experiments and print each published figure next to the reproduced one
     Reproduce(ReproduceArgs),
@@ -53,12 +53,12 @@ pub(crate) struct PartArgs {
 }
 
 impl PartArgs {
-    /// Whether it is less than the whole, or shorter.
+    /// Whether these options select less than the whole experiment, or shorten it.
     pub(crate) fn is_given(&self) -> bool {
         !self.workloads.is_empty() || !self.rows.is_empty() || self.seconds.is_some()
     }
 
-    /// This part of the experiment at `path`, as it is.
+    /// Returns this part of the experiment at `path`, without other changes.
     pub(crate) fn of(&self, path: &str) -> Selection {
         Selection {
             path: path.into(),
@@ -82,14 +82,14 @@ pub(crate) struct RunArgs {
     /// I/O scheduler of the modelled machine's disks [default: none]
     #[arg(long, value_name = "NAME", requires = "machine", value_parser = policy::<MakeElevator>())]
     pub(crate) elevator: Option<Choice<MakeElevator>>,
-    /// Requests of the queue (nr_requests) [default: as Linux has it for the disk and the I/O
-    /// scheduler; the report names it]
+    /// Number of requests in the queue (nr_requests) [default: Linux's for the disk and the I/O
+    /// scheduler; the report shows it]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000), requires = "machine")]
     pub(crate) requests: Option<u64>,
     /// Seed of the modelled world [default: 1]
     #[arg(long, value_name = "N", requires = "machine")]
     pub(crate) seed: Option<u64>,
-    /// Give a key of the machine's file another value, such as hz=250, disk.queue_depth=1 or
+    /// Set a key of the machine's file, such as hz=250, disk.queue_depth=1 or
     /// dirty_expire_centisecs=500; may be given several times; `lab list` has all keys
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub(crate) settings: Vec<Setting>,
@@ -100,19 +100,20 @@ pub(crate) struct RunArgs {
     pub(crate) memory: MemoryArgs,
     #[command(flatten)]
     pub(crate) part: PartArgs,
-    /// Write a blktrace of each modelled disk, BASE.DISK.blktrace.0, for blkparse and btt; of
-    /// several runs, that of the last
+    /// Write a blktrace of each modelled disk to BASE.DISK.blktrace.0, for blkparse and btt; with
+    /// several runs, only that of the last is kept
     #[arg(long, value_name = "BASE", value_hint = ValueHint::FilePath)]
     pub(crate) blktrace: Option<PathBuf>,
     /// Make an ext2, ext3 or ext4 volume on each modelled disk for the jobs' files, as large as the
-    /// disk or of a size such as ext4:64G; without it each file is one run of its disk
+    /// disk, or of a given size such as ext4:64G; without this option, each file is one contiguous
+    /// range of its disk
     #[arg(long, value_name = "FS[:SIZE]", value_parser = volume, requires = "machine")]
     pub(crate) volume: Option<VolumeSpec>,
     /// Write a report of an experiment into this folder: its tables, and a drawing (SVG) for each
     /// workload
     #[arg(long, value_name = "FOLDER", value_hint = ValueHint::DirPath)]
     pub(crate) report: Option<PathBuf>,
-    /// An experiment (its folder or .toml file), or job files and options as fio takes them
+    /// An experiment (its folder or .toml file), or job files and options as for fio
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "JOB")]
     pub(crate) words: Vec<String>,
 }
@@ -134,7 +135,7 @@ pub(crate) struct MemoryArgs {
     /// Controller of dirty memory [default: extant]
     #[arg(long = "dirty-control", value_name = "NAME", value_parser = policy::<MakeDirtyControl>())]
     pub(crate) dirty_control: Option<Choice<MakeDirtyControl>>,
-    /// How a pass of write-back goes over a file's dirty pages [default: extant]
+    /// How a pass of write-back visits a file's dirty pages [default: extant]
     #[arg(long = "write-back-pass", value_name = "NAME", value_parser = policy::<MakePass>())]
     pub(crate) pass: Option<Choice<MakePass>>,
 }
@@ -152,7 +153,7 @@ impl MemoryArgs {
     }
 }
 
-/// A policy by name; help lists all.
+/// A parser for a policy by name; help lists all of them.
 fn policy<F: Kind + Copy + Send + Sync>() -> ValueParser {
     let shown = |policy: &'static Named<F>| PossibleValue::new(policy.name).help(policy.about);
     let unlisted = F::UNLISTED.iter().map(|policy| PossibleValue::new(policy.name).hide(true));
@@ -160,7 +161,7 @@ fn policy<F: Kind + Copy + Send + Sync>() -> ValueParser {
     PossibleValuesParser::new(values).try_map(|name| name.parse::<Choice<F>>()).into()
 }
 
-/// The smallest volume: room for a journal and some groups.
+/// Minimum size of a volume: room for a journal and some groups.
 const LEAST_VOLUME_BYTES: u64 = 16 << 20;
 
 fn volume(text: &str) -> Result<VolumeSpec, String> {
@@ -180,7 +181,7 @@ fn volume(text: &str) -> Result<VolumeSpec, String> {
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct ListArgs {
-    /// Folder with machines of your own [default: list those that are built in]
+    /// Folder with your own machines [default: list the built-in machines]
     #[arg(value_name = "FOLDER", value_hint = ValueHint::DirPath)]
     pub(crate) folder: Option<PathBuf>,
 }
@@ -216,7 +217,7 @@ pub(crate) struct SweepArgs {
     /// I/O schedulers for jobs, such as none,mq-deadline
     #[arg(long = "elevator", value_name = "NAME,NAME", value_delimiter = ',', value_parser = policy::<MakeElevator>())]
     pub(crate) elevators: Vec<Choice<MakeElevator>>,
-    /// Requests of the queue (nr_requests), for jobs
+    /// Number of requests in the queue (nr_requests), for jobs
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
     pub(crate) requests: Option<u64>,
     /// Controllers of dirty memory for jobs, such as linux-3.1,extant
@@ -230,11 +231,11 @@ pub(crate) struct SweepArgs {
     pub(crate) options: Vec<(String, Vec<String>)>,
     #[command(flatten)]
     pub(crate) part: PartArgs,
-    /// Keep each result in this folder, and take it from there: a sweep that was stopped goes on,
-    /// and several share it
+    /// Keep each result in this folder, and use those that are there: a sweep that was stopped
+    /// continues, and several sweeps can share the folder
     #[arg(long, value_name = "FOLDER", value_hint = ValueHint::DirPath)]
     pub(crate) results: Option<PathBuf>,
-    /// How many runs to make at a time [default: one for each processor]
+    /// Number of runs to make at the same time [default: one per processor]
     #[arg(long, value_name = "N", value_parser = at_a_time)]
     pub(crate) at_a_time: Option<usize>,
     /// Make only this part of the runs, such as 2/8
@@ -244,7 +245,7 @@ pub(crate) struct SweepArgs {
     /// results
     #[arg(long, value_name = "ADDRESS", requires = "results")]
     pub(crate) on: Option<String>,
-    /// Print the job array of a scheduler that makes the runs, and make none
+    /// Print a job array for a scheduler to make the runs, and make none here
     #[arg(long, value_name = "SCHEDULER", value_enum)]
     pub(crate) emit: Option<Emit>,
     /// Print how many runs there are, and make none
@@ -253,7 +254,7 @@ pub(crate) struct SweepArgs {
     /// Print one JSON object with all figures
     #[arg(long)]
     pub(crate) json: bool,
-    /// An experiment (its folder or .toml file), or job files and options as fio takes them
+    /// An experiment (its folder or .toml file), or job files and options as for fio
     #[arg(required = true, trailing_var_arg = true, allow_hyphen_values = true, value_name = "JOB")]
     pub(crate) words: Vec<String>,
 }
@@ -264,14 +265,14 @@ impl SweepArgs {
         self.seeds.clone().map(|seeds| seeds.0).unwrap_or_default()
     }
 
-    /// Whether any option is given that only applies to jobs.
+    /// Whether an option is given that applies only to jobs.
     pub(crate) fn is_of_jobs(&self) -> bool {
         !(self.elevators.is_empty() && self.controls.is_empty() && self.options.is_empty())
             || self.requests.is_some()
             || self.volume.is_some()
     }
 
-    /// Whether more is requested than an experiment's table at each point.
+    /// Whether something other than an experiment's table at each point is requested.
     pub(crate) fn is_new(&self) -> bool {
         let asked =
             [self.json, self.count, self.results.is_some(), self.shard.is_some(), self.emit.is_some()];
@@ -327,7 +328,8 @@ fn option_values(text: &str) -> Result<(String, Vec<String>), String> {
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct CalibrateArgs {
-    /// Write the values into the machine's file, each with what it was fitted to and its range
+    /// Write the values into the machine's file, each with its range and the data that it was
+    /// fitted to
     #[arg(long)]
     pub(crate) write: bool,
     /// The experiment: its folder or .toml file
@@ -343,8 +345,8 @@ pub(crate) struct ReproduceArgs {
     /// Run only this experiment, by the name of its folder; may be given several times
     #[arg(long = "only", value_name = "NAME")]
     pub(crate) only: Vec<String>,
-    /// Run each experiment over its ranges, and print intervals; this may take two hours, and goes
-    /// on where it was stopped
+    /// Run each experiment over its ranges, and print intervals. This may take two hours; if
+    /// stopped, it continues where it was
     #[arg(long)]
     pub(crate) bands: bool,
     /// Folder that keeps the results of --bands
@@ -381,7 +383,8 @@ impl From<ReportFormat> for Format {
 
 #[derive(Debug, clap::Args)]
 pub(crate) struct CompareArgs {
-    /// Results: fio's JSON, or several runs of the same as A.json,B.json; the first is the base
+    /// Results as fio's JSON, or several runs of the same jobs as A.json,B.json; the first one is
+    /// the base
     #[arg(required = true, num_args = 2.., value_name = "RESULT")]
     pub(crate) results: Vec<String>,
 }
@@ -394,13 +397,13 @@ pub(crate) struct ReportArgs {
     /// Draw dirty memory of each device over time, and the pauses, into this file (SVG)
     #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) output: Option<PathBuf>,
-    /// List every pause: when, how long, where, why, and the state of the controller that decided
+    /// List every pause: when, how long, where and why, and the state of the controller that caused
     /// it
     #[arg(long)]
     pub(crate) pauses: bool,
 }
 
-/// Whether a word names an experiment (a `.toml` file or a folder) and not a job file.
+/// Whether a word names an experiment (a `.toml` file or a folder) rather than a job file.
 pub(crate) fn names_experiment(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension == "toml") || path.is_dir()
 }

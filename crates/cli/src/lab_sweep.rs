@@ -1,4 +1,5 @@
-//! `extant lab sweep`: one run per combination; all here, a part of them, or on a cluster.
+//! `extant lab sweep`: makes one run per combination, all of them here, only a part, or all on a
+//! cluster.
 
 use crate::failure::Failure;
 use crate::lab_args::{Emit, SweepArgs, names_experiment};
@@ -87,7 +88,7 @@ pub(crate) fn run(session: &mut Session, args: &SweepArgs) -> Result<(), Failure
     session.out.write(text.as_bytes())
 }
 
-/// This command's words, without the options that say where the runs are made.
+/// The words of this command line, without the options that say where to make the runs.
 fn own_words() -> Vec<String> {
     let mut words = Vec::new();
     let mut given = std::env::args();
@@ -107,7 +108,7 @@ fn own_words() -> Vec<String> {
     words
 }
 
-/// A scheduler's job array; each element makes a part of the runs.
+/// Returns a scheduler's job array; each element makes a part of the runs.
 fn script(emit: Emit, args: &SweepArgs, runs: usize) -> String {
     let parts = runs.clamp(1, PARTS);
     let results = args.results.as_deref().unwrap_or(Path::new("lab-results")).display().to_string();
@@ -145,7 +146,7 @@ fn script(emit: Emit, args: &SweepArgs, runs: usize) -> String {
     }
 }
 
-/// Makes the runs on Ray; afterwards their results are in the folder.
+/// Makes the runs on Ray, and collects their results in the folder.
 fn on_ray(args: &SweepArgs, address: &str, runs: usize) -> Result<(), Failure> {
     let Some(results) = &args.results else {
         return Err(Failure::Usage("--on keeps results in a folder; name it with --results".to_owned()));

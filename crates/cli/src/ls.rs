@@ -66,7 +66,7 @@ fn has_colour(when: &str) -> bool {
     }
 }
 
-/// The colour that ls(1) gives to a kind of file, as an escape sequence's number.
+/// The colour that ls(1) uses for a kind of file, as the number in an escape sequence.
 fn colour(item: &Item<'_>) -> Option<&'static str> {
     let is_run = item.inode.is_some_and(|inode| inode.mode() & 0o111 != 0);
     Some(match item.kind? {
@@ -145,7 +145,7 @@ impl Listing<'_> {
             };
             self.print(&mut session.out, volume, &item)?;
         }
-        // Names come in order, and those of equal rank stay in it.
+        // Names arrive in order, and the sort keeps the order of names of equal rank.
         sorted.sort_by_cached_key(|(_, entry, _)| {
             entry.inode.as_ref().filter(|_| has_rank).map(|inode| match self.args.flags.by_size {
                 true => (Reverse(i128::from(inode.size())), 0),

@@ -120,7 +120,7 @@ fn main() -> ExitCode {
         Command::Sync(args) => mount::sync(args),
         Command::Top(args) => top::run(&mut session, args),
         Command::Exec(args) => return exec::run(session, args),
-        // Until now the process has a single thread.
+        // The process still has a single thread here.
         Command::ExecStage(args) => return exec_stages::run(args, quiet),
         Command::Lab(command) => lab::run(&mut session, command),
         Command::Completions { shell } => complete::script(*shell),
@@ -133,12 +133,12 @@ fn main() -> ExitCode {
     session.finish()
 }
 
-/// Prints help or a usage error, and returns the exit code.
+/// Prints help or a usage error; returns the exit code.
 fn tell(told: &clap::Error, words: &[OsString], usage: Exit) -> ExitCode {
     if told.use_stderr() {
         let hint = hints::instead(told, words);
         let text = told.render().to_string() + &hint.map(|hint| format!("\n{hint}\n")).unwrap_or_default();
-        // If standard error is closed, that is the user's choice.
+        // Ignore failures to write: the user may have closed standard error.
         let _ = match extant_fs::printable(&text) {
             // With colours, if the terminal supports them.
             Cow::Borrowed(_) if hint.is_none() => told.print(),

@@ -1,4 +1,4 @@
-//! Permissions as chmod takes them: in octal, or as changes such as `u+x,go-w` (POSIX, chmod).
+//! Permissions as accepted by chmod: in octal, or as changes such as `u+x,go-w` (POSIX, chmod).
 
 use extant::Metadata;
 
@@ -6,7 +6,7 @@ const SET_UID: u32 = 0o4000;
 const SET_GID: u32 = 0o2000;
 const STICKY: u32 = 0o1000;
 
-/// Permissions to set, or changes of those that a file has.
+/// Permissions to set, or changes to a file's permissions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ModeChange {
     /// All twelve bits.
@@ -18,8 +18,8 @@ pub(crate) enum ModeChange {
 /// Changes for one group of users, as in `go=u-w`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Clause {
-    /// Bits that it may change: permissions of its classes, with set-ID for users and groups, and
-    /// the sticky bit for others.
+    /// Bits that the clause may change: permissions of its classes, with set-ID for users and
+    /// groups, and the sticky bit for others.
     who: u32,
     actions: Vec<(Operator, Permissions)>,
 }
@@ -33,10 +33,10 @@ enum Operator {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Permissions {
-    /// Bits for all classes; `conditional` has execution for directories, and for files that anyone
-    /// may execute.
+    /// Bits for all classes. `conditional`: adds execution for directories, and for files that
+    /// anyone may execute.
     Bits { bits: u32, conditional: bool },
-    /// Those of a class, by its shift.
+    /// The bits of a class, given by its shift.
     Of(u32),
 }
 
@@ -53,7 +53,7 @@ impl ModeChange {
         clauses.map(Self::By).ok_or_else(|| "permissions are written as in 644, u+x,go-w or a=rX".into())
     }
 
-    /// The permissions, if they do not depend on the file's.
+    /// The permissions, if they do not depend on the file's current ones.
     pub(crate) fn absolute(&self) -> Option<u32> {
         match self {
             Self::To(mode) => Some(*mode),
@@ -87,7 +87,7 @@ impl Clause {
                 _ => return None,
             };
         }
-        // There is no umask inside an image: none named means all.
+        // There is no umask inside an image, so naming no class means all.
         let who = if begin == 0 { 0o7777 } else { who };
         let mut rest = &text[begin..];
         let mut actions = Vec::new();
@@ -112,7 +112,7 @@ impl Clause {
             match operator {
                 Operator::Add => mode | bits,
                 Operator::Remove => mode & !bits,
-                // As with chmod, directories keep set-ID bits that are not named.
+                // Like chmod, keep a directory's set-ID bits that are not named.
                 Operator::Set => {
                     let kept = if is_dir { SET_UID | SET_GID } else { 0 };
                     mode & (!self.who | kept) | bits

@@ -83,8 +83,8 @@ pub(crate) fn open_volume(
     })
 }
 
-/// Runs the same command in the foreground of a session of its own, until the directory can be used
-/// or the command has failed.
+/// Runs the same command as a new process in a session of its own, and waits until the directory
+/// can be used or the command has failed.
 fn in_background(session: &mut Session) -> Result<(), Failure> {
     let own = |error: std::io::Error| Failure::host(Path::new("/proc/self/exe"), error);
     let mut words = hints::as_extant(std::env::args_os().collect());
@@ -131,7 +131,7 @@ fn serve(session: &mut Session, args: &MountArgs, words: &MountWords) -> Result<
         // A signal from the terminal is not meant for the server.
         let _ = rustix::process::setsid();
     }
-    // Before the volume is open, so that no signal ends the process without closing it.
+    // Do this before the volume is open, so that no signal ends the process without closing it.
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])
         .map_err(|error| Failure::host(Path::new("signals"), error))?;
     let rt = session.rt.clone();
@@ -216,7 +216,7 @@ fn serve(session: &mut Session, args: &MountArgs, words: &MountWords) -> Result<
     if let Some(telling) = telling {
         rt.block_on(telling)??;
     }
-    // After an abort the directory stays mounted and gives errors only.
+    // After an abort the directory stays mounted, and only gives errors.
     let cleared = match served.is_err() {
         true => monitor.unmount(true),
         false => monitor.clear_dead(),
@@ -255,14 +255,14 @@ fn failed(image: &Path, error: extant_fs::Error) -> Failure {
     Failure::Volume { place: quoted(image), error }
 }
 
-/// Notifies the waiting command, and lets go of its terminal and directory.
+/// Notifies the waiting command, and releases its terminal and directory.
 fn go_to_background(null: Option<File>) {
     // If the waiting command has ended, the directory stays mounted.
     let _ = std::io::stdout().write_all(b".").and_then(|()| std::io::stdout().flush());
     mount_monitor::let_go(null);
 }
 
-/// Ends the process although programs still use the volume.
+/// Ends the process even if programs still use the volume.
 #[derive(Clone)]
 struct Leave {
     rt: Rt,
@@ -280,8 +280,8 @@ impl Leave {
     }
 }
 
-/// Unmounts at the first signal; programs that still use the volume may go on for a while. Ends the
-/// process at the second, or when that time is over.
+/// Unmounts at the first signal, and lets programs use the volume for a while longer. Ends the
+/// process at the second signal, or when that time is over.
 fn on_signals(leave: &Leave, monitor: &Monitor, signals: &mut Signals) {
     let mut received = signals.forever();
     if received.next().is_none() {
@@ -300,7 +300,7 @@ fn on_signals(leave: &Leave, monitor: &Monitor, signals: &mut Signals) {
     }
 }
 
-/// The mount on a directory, if it is one of ours.
+/// The mount on a directory, if it is a mount of ours.
 pub(crate) fn ours(directory: &Path) -> Result<Mounted, Failure> {
     mounted_at(directory).filter(|mounted| mounted.is_ours).ok_or_else(|| {
         let error = std::io::Error::other("nothing is mounted here by extant; findmnt shows what is");
@@ -323,7 +323,7 @@ pub(crate) fn umount(session: &mut Session, args: &UmountArgs) -> Result<(), Fai
         return Err(Failure::host(&mounted.point, std::io::Error::other(words)));
     }
     let is_read_only = is_read_only(&mounted.point);
-    // The server cannot report errors of its final writes, so they happen here first.
+    // The server cannot report errors of its final writes, so write everything here first.
     let written = match server.is_some() && !is_read_only {
         true => make_durable(&mounted.point),
         false => Ok(()),
@@ -358,7 +358,7 @@ pub(crate) fn umount(session: &mut Session, args: &UmountArgs) -> Result<(), Fai
     }
 }
 
-/// Has the server write everything and commit.
+/// Makes the server write everything and commit.
 fn make_durable(point: &Path) -> Result<(), Failure> {
     rustix::fs::setxattr(point, SYNC_ATTRIBUTE, b"", rustix::fs::XattrFlags::empty())
         .map_err(|error| Failure::host(point, std::io::Error::from(error)))

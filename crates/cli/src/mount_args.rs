@@ -11,10 +11,10 @@ use std::path::PathBuf;
 
 /// Mount a volume on a directory, for any program to use
 ///
-/// Needs no root where fusermount3 (package fuse3) is installed and /dev/fuse is open to the user.
+/// Does not need root if fusermount3 (package fuse3) is installed and the user may open /dev/fuse.
 /// Returns once the directory can be used; the volume is served in the background until `extant
-/// umount DIRECTORY`. What programs have synced survives even a kill of the server, after which the
-/// next mount recovers the volume.
+/// umount DIRECTORY`. Data that programs have synced survive even if the server is killed; the next
+/// mount then recovers the volume.
 ///
 /// Linked as /sbin/mount.fuse.extant and /sbin/umount.fuse.extant, the command also serves
 /// mount(8), umount(8) and lines of /etc/fstab of type fuse.extant.
@@ -39,17 +39,17 @@ pub(crate) struct MountArgs {
     /// Stay in the foreground until unmounted, or until Ctrl-C
     #[arg(short, long)]
     pub(crate) foreground: bool,
-    /// Serve counters to Prometheus on this Unix socket: requests by operation, errors, latency,
+    /// Serve counters for Prometheus on this Unix socket: requests by operation, errors, latency,
     /// cache and journal, as in `extant top`
     #[arg(long, value_name = "SOCKET", value_hint = ValueHint::FilePath)]
     pub(crate) metrics: Option<PathBuf>,
     /// Append a line for each request to this file
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) trace: Option<PathBuf>,
-    /// Used by the command itself: tell on standard output when the directory can be used
+    /// Used by the command itself: report on standard output when the directory can be used
     #[arg(long, hide = true, requires = "foreground")]
     pub(crate) tell: bool,
-    /// Do everything but mount, as mount(8) asks for with -f
+    /// Do everything except mounting, as mount(8) requests with -f
     #[arg(long, hide = true)]
     pub(crate) fake: bool,
     #[command(flatten)]
@@ -58,13 +58,13 @@ pub(crate) struct MountArgs {
     pub(crate) lock: LockArgs,
 }
 
-/// Used by `mount` and `exec` themselves: a process outside of the server's sandbox.
+/// Used by `mount` and `exec` themselves: a process outside the server's sandbox.
 #[derive(Debug, Args)]
 pub(crate) struct MonitorArgs {
-    /// The descriptor of its socket
+    /// The descriptor of the process's socket
     #[arg(long)]
     pub(crate) socket: i32,
-    /// What to mount on, if it is to mount
+    /// The directory to mount on, if the process is to mount
     #[arg(long)]
     pub(crate) directory: Option<PathBuf>,
     #[arg(long)]
@@ -79,10 +79,10 @@ pub(crate) struct MonitorArgs {
     pub(crate) dev: bool,
     #[arg(long)]
     pub(crate) noexec: bool,
-    /// Let go of the terminal once it is mounted
+    /// Release the terminal once the volume is mounted
     #[arg(long)]
     pub(crate) in_background: bool,
-    /// The server's socket, to be removed at its end
+    /// The server's socket, to be removed when the server ends
     #[arg(long)]
     pub(crate) metrics: Option<PathBuf>,
 }
@@ -95,7 +95,7 @@ pub(crate) struct UmountArgs {
     /// The directory
     #[arg(value_hint = ValueHint::DirPath)]
     pub(crate) directory: PathBuf,
-    /// Take the directory away at once, and do not wait for programs that still use it
+    /// Detach the directory at once, and do not wait for programs that still use it
     #[arg(short, long)]
     pub(crate) lazy: bool,
 }
@@ -103,23 +103,24 @@ pub(crate) struct UmountArgs {
 /// Make everything on a mounted volume durable; sync(1) does not reach it
 #[derive(Debug, Args)]
 pub(crate) struct SyncArgs {
-    /// The directory that it is mounted on
+    /// The directory on which the volume is mounted
     #[arg(value_hint = ValueHint::DirPath)]
     pub(crate) directory: PathBuf,
 }
 
 /// Show what a mounted volume is doing: requests, their latency, memory
 ///
-/// Redrawn every second, with the counts of that second. Ends when the volume is unmounted.
+/// The display is redrawn every second, with the counts of that second. Ends when the volume is
+/// unmounted.
 #[derive(Debug, Args)]
 pub(crate) struct TopArgs {
-    /// The directory that it is mounted on
+    /// The directory on which the volume is mounted
     #[arg(value_hint = ValueHint::DirPath)]
     pub(crate) directory: PathBuf,
-    /// Show once what was counted since it was mounted
+    /// Show the counts since the volume was mounted, once
     #[arg(long)]
     pub(crate) once: bool,
-    /// The same as JSON
+    /// Like --once, as JSON
     #[arg(long, requires = "once")]
     pub(crate) json: bool,
     /// Seconds between updates
@@ -127,7 +128,7 @@ pub(crate) struct TopArgs {
     pub(crate) interval: u64,
 }
 
-/// What `-o` says.
+/// The options given with `-o`.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct MountWords {
     pub(crate) volume: VolumeOptions,
@@ -181,7 +182,7 @@ fn add_shown(name: &str, shown: &mut ShownIds, value: &str) -> Result<(), String
 
 impl MountWords {
     /// # Errors
-    /// An option that does not exist, or a value that cannot be, by name.
+    /// The name of an unknown option, or of one with an invalid value.
     pub(crate) fn parse(words: &[String]) -> Result<Self, String> {
         let mut parsed = Self::default();
         for word in words.iter().filter(|word| !word.is_empty()) {
@@ -211,7 +212,8 @@ impl MountWords {
         };
         let unknown = || Err(format!("{name}: there is no such mount option; extant help mount lists them"));
         match (name, value) {
-            // For mount(8), systemd and others that read /etc/fstab. No access sets a time anyway.
+            // These are for mount(8), systemd and other readers of /etc/fstab. Reading never
+            // changes access times anyway.
             ("defaults" | "auto" | "noauto" | "user" | "nouser" | "users" | "owner" | "group", None)
             | ("_netdev" | "nofail" | "async" | "noatime" | "nodiratime", None)
             | ("comment", Some(_)) => {}

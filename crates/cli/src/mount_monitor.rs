@@ -1,4 +1,4 @@
-//! The process outside of a server's sandbox, which mounts and unmounts for it. It has a single
+//! The process outside a server's sandbox, which mounts and unmounts for it. It has a single
 //! thread.
 
 use crate::failure::Failure;
@@ -13,15 +13,15 @@ use std::process::{Child, Command};
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-/// What a monitor does outside of the sandbox.
+/// What a monitor does outside the sandbox.
 #[derive(Clone, Copy)]
 pub(crate) struct Outside<'a> {
-    /// What to mount on, and how.
+    /// The directory to mount on, and the mount options.
     pub(crate) directory: &'a Path,
     pub(crate) mounting: &'a MountOptions,
-    /// Let go of the terminal once it is mounted.
+    /// Release the terminal once the volume is mounted.
     pub(crate) in_background: bool,
-    /// The server's socket, to be removed at its end.
+    /// The server's socket, to be removed when the server ends.
     pub(crate) metrics: Option<&'a Path>,
 }
 
@@ -44,7 +44,7 @@ pub(crate) fn start(outside: Option<Outside<'_>>) -> Result<(Tie, Child), Failur
         ];
         command.args(flags.into_iter().filter_map(|(is_set, flag)| is_set.then_some(flag)));
         if let Some(metrics) = metrics {
-            // The monitor changes its working directory.
+            // The path must be absolute, because the monitor changes its working directory.
             command.arg("--metrics").arg(std::path::absolute(metrics).map_err(own)?);
         }
     }
@@ -56,7 +56,7 @@ pub(crate) fn start(outside: Option<Outside<'_>>) -> Result<(Tie, Child), Failur
 pub(crate) fn run(session: &mut Session, args: &MonitorArgs) -> Result<(), Failure> {
     let own = |error: std::io::Error| Failure::host(Path::new("/proc/self"), error);
     let tie = Tie::inherited(args.socket).map_err(own)?;
-    // The server gets the same signals, and still needs this process to unmount.
+    // Ignore these signals: the server gets them too, and still needs this process to unmount.
     for signal in [SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1, SIGUSR2] {
         signal_hook::flag::register(signal, Arc::new(AtomicBool::new(false))).map_err(own)?;
     }
@@ -97,13 +97,13 @@ pub(crate) fn run(session: &mut Session, args: &MonitorArgs) -> Result<(), Failu
     ended
 }
 
-/// The device and number of a socket's file.
+/// The device and inode number of a socket's file.
 fn identity(path: &Path) -> Option<(u64, u64)> {
     let found = path.symlink_metadata().ok()?;
     found.file_type().is_socket().then(|| (found.dev(), found.ino()))
 }
 
-/// Lets go of the terminal.
+/// Releases the terminal.
 pub(crate) fn let_go(null: Option<File>) {
     if let Some(null) = null {
         let _ = rustix::stdio::dup2_stdout(&null);

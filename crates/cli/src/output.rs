@@ -33,7 +33,7 @@ impl Output {
     pub(crate) fn flush(&mut self) -> Result<(), Failure> {
         match &mut self.to {
             Ok(to) => to.flush().map_err(Failure::stdout),
-            // Never written to: fine for commands without output.
+            // The output was never written to, which is fine for commands without output.
             Err(_) => Ok(()),
         }
     }

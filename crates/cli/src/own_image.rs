@@ -1,4 +1,4 @@
-//! Whether what a command is about to write is, or lies on, the image that it reads.
+//! Whether a command is about to write to the image that it reads, or to something that lies on it.
 
 use rustix::fs::{major, minor};
 use std::ffi::OsString;
@@ -7,7 +7,7 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-/// A file or a disk, by whatever name.
+/// A file or a disk, whatever its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Identity {
     Disk(u64),
@@ -32,8 +32,8 @@ pub(crate) fn is_same(a: &Path, b: &Path) -> bool {
     a == b || Identity::at(a).is_some_and(|a| Some(a) == Identity::at(b))
 }
 
-/// Whether writing to `output` may change `image`: it is the image, a loop device over it, a
-/// partition of it or its disk, or a file on a mount of it.
+/// Whether writing to `output` may change `image`: `output` is the image, a loop device over it, a
+/// partition of it or its disk, or a file on a mount of the image.
 pub(crate) fn is_written_by(image: &Path, output: &Path) -> bool {
     let Some(wanted) = Identity::at(image) else { return image == output };
     let parent = output.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
@@ -79,7 +79,7 @@ fn backing(disk: u64) -> Option<PathBuf> {
     Some(PathBuf::from(OsString::from_vec(path)))
 }
 
-/// The image that is mounted as the file system of this number, by a server like ours.
+/// The image that a server like ours has mounted as the file system with this device number.
 fn mounted_image(device: u64) -> Option<Identity> {
     let number = format!("{}:{}", major(device), minor(device));
     let list = std::fs::read("/proc/self/mountinfo").ok()?;

@@ -1,4 +1,4 @@
-//! Owners by number, or by name as the image's own `/etc/passwd` and `/etc/group` know them.
+//! Owners by number, or by their names in the image's own `/etc/passwd` and `/etc/group`.
 
 use crate::failure::Failure;
 use extant::Dir;
@@ -36,7 +36,7 @@ impl NamedOwner {
         }
     }
 
-    /// The numbers, with names looked up on the volume.
+    /// The numbers; names are looked up on the volume.
     pub(crate) fn resolve(&self, root: &Dir, image: &Path) -> Result<Owner, Failure> {
         let number = |id: &Option<Id>, file: &str| match id {
             None => Ok(None),
@@ -51,7 +51,7 @@ impl Id {
     fn parse(text: &str) -> Result<Option<Self>, String> {
         match text.parse() {
             _ if text.is_empty() => Ok(None),
-            // Linux's system calls use it for "unchanged".
+            // This number means "unchanged" in Linux's system calls.
             Ok(u32::MAX) => Err(format!("{text} is no id that a file can have")),
             Ok(number) => Ok(Some(Self::Number(number))),
             Err(_) if text.starts_with(|first: char| first.is_ascii_digit() || "+-".contains(first)) => {
@@ -62,10 +62,10 @@ impl Id {
     }
 }
 
-/// Longest list of users or groups that is read: some 100,000 of them.
+/// Maximum size of a list of users or groups to read: some 100,000 entries.
 const LIST_BYTES_MAX: u64 = 8 << 20;
 
-/// The third field of the line of this name: passwd(5), group(5).
+/// The third field of the line with this name: passwd(5), group(5).
 fn look_up(root: &Dir, image: &Path, file: &str, name: &str) -> Result<u32, Failure> {
     let image = quote(image.as_os_str().as_encoded_bytes());
     let unknown =

@@ -4,7 +4,7 @@ use extant::{Part, Partition};
 use extant_fs::quote;
 use std::path::Path;
 
-/// An image in messages, with the part of it that holds the volume.
+/// Names an image in messages, with the part of it that contains the volume.
 pub(crate) fn described(image: &Path, part: &Part) -> String {
     let image = quote(image.as_os_str().as_encoded_bytes());
     match part {
@@ -14,7 +14,8 @@ pub(crate) fn described(image: &Path, part: &Part) -> String {
     }
 }
 
-/// What to add to the command line to open a volume of this disk, if one of the partitions is ext.
+/// What to add to the command line to open a volume on this disk, if one of the partitions contains
+/// ext.
 pub(crate) fn advice(there: &[Partition]) -> Option<String> {
     let ext: Vec<_> =
         there.iter().filter(|partition| partition.is_ext).map(|partition| partition.number).collect();

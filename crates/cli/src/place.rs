@@ -12,7 +12,7 @@ use extant::{Part, Partition};
 use extant_fs::quote;
 use serde::Serialize;
 
-/// The part of the images that a command is about.
+/// The part of the images that a command works on.
 pub(crate) fn part(args: &PlaceArgs, command: &Command) -> Result<Part, Failure> {
     let is_own = matches!(command, Command::Trim(_) | Command::Change(EditCommand::Fallocate(_)));
     // These two have an --offset of their own, within the volume or the file.
@@ -41,7 +41,7 @@ pub(crate) fn part(args: &PlaceArgs, command: &Command) -> Result<Part, Failure>
     Err(Failure::Usage(format!("{refused}; --offset, --size-limit and --partition do not go with it")))
 }
 
-/// The part that these options choose; `None` if they contradict each other.
+/// The part that these options select; `None` if they contradict each other.
 pub(crate) fn chosen(offset: Option<u64>, limit_bytes: Option<u64>, partition: Option<&str>) -> Option<Part> {
     match (offset, limit_bytes, partition) {
         (None, None, None) => Some(Part::Whole),

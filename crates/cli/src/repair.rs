@@ -23,10 +23,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// A volume that is to be repaired, or whose repair is to be undone.
 struct Patient<'a> {
     image: &'a Path,
-    /// Its name, for messages.
+    /// Name of the image, for messages.
     name: String,
     device: Arc<dyn Device>,
-    /// Keeps others off.
+    /// Keeps other programs off the image.
     claim: Claim,
     guard: Guard,
     target: Target,
@@ -38,7 +38,7 @@ impl<'a> Patient<'a> {
         let name = quote(image.as_os_str().as_bytes());
         let refused = |error| session.not_opened_to_change(image, error);
         let own = |claimed: std::io::Result<Claim>| claimed.map_err(|error| Failure::to_claim(image, error));
-        // A dry run refuses what a repair would, but opens nothing to write.
+        // A dry run refuses what a repair would refuse, but opens nothing for writing.
         let looks = match writes {
             true => None,
             false => Some(own(FileDevice::claim_to_replace(image, lock.foreign_locks()))?),
@@ -75,7 +75,7 @@ impl<'a> Patient<'a> {
         done
     }
 
-    /// Undoes a repair that was interrupted, if one of the files says so.
+    /// Undoes an interrupted repair, if one of the files records one.
     fn resume(&self, session: &Session, names: &[PathBuf], named: Option<&PathBuf>) -> Result<(), Failure> {
         for name in names {
             let found = undo_file::find(name, self.image).map_err(|error| Failure::host(name, error))?;
@@ -197,7 +197,7 @@ fn shown(path: &Path) -> String {
     quote(path.as_os_str().as_bytes())
 }
 
-/// The command that undoes a repair.
+/// Returns the command that undoes a repair.
 fn undo_command(session: &Session, undo: &Path, image: &Path) -> String {
     let part = match &session.part {
         Part::Whole => String::new(),
@@ -368,7 +368,7 @@ pub(crate) fn undo(session: &mut Session, args: &UndoArgs) -> Result<(), Failure
     let (undo, file, mut is_changed) = match put_back(session, args, &patient) {
         Ok(done) => done,
         Err(failure) => {
-            // The first failure says more.
+            // Ignore an error here: the first failure says more.
             let _ = patient.close(session);
             return Err(failure);
         }

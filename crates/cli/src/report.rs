@@ -10,12 +10,12 @@ use extant_image::export::{ExportError, Exported, Loss, Watch};
 use serde::{Serialize, Serializer};
 use std::io::ErrorKind;
 
-/// Prints losses as they occur.
+/// Prints lost parts as they are found.
 pub(crate) struct Reporter<'a> {
     pub(crate) session: &'a mut Session,
     pub(crate) place: &'a ImagePath,
     pub(crate) progress: Progress,
-    /// All of them, for `--json`.
+    /// All lost parts, for `--json`.
     lost: Option<Vec<JsonLoss>>,
 }
 
@@ -44,7 +44,7 @@ impl<'a> Reporter<'a> {
     }
 }
 
-/// Prints what was copied to `output`, or with losses as JSON.
+/// Prints what was copied to `output`, or, as JSON, this and what was lost.
 pub(crate) fn print(
     session: &mut Session,
     output: &str,
@@ -70,7 +70,7 @@ struct JsonExported {
     lost: Vec<JsonLoss>,
 }
 
-/// Something that is not in the copy, or not as it is on the volume.
+/// Something that is missing from the copy, or differs from the volume.
 #[derive(Serialize)]
 pub(crate) struct JsonLoss {
     #[serde(serialize_with = "as_bytes")]

@@ -129,7 +129,7 @@ impl Output<'_> {
         drop(claim);
         let summary = match done {
             Ok(summary) => summary,
-            // The volume was not opened.
+            // The volume could not be opened.
             Err(ExportError::Volume(error)) => {
                 return Err(listing.session.not_rescued(&place.image, error));
             }
@@ -161,7 +161,7 @@ fn is_archive(output: &Path) -> bool {
     }
 }
 
-/// Makes a directory, or accepts one that is empty.
+/// Creates a directory, or accepts an empty one.
 fn make_directory(output: &Path) -> std::io::Result<()> {
     match std::fs::create_dir(output) {
         Err(error) if error.kind() == ErrorKind::AlreadyExists => {
@@ -203,8 +203,8 @@ fn offset_of_part(session: &Session, image: &Path) -> Result<u64, Failure> {
     }
 }
 
-/// The holes that a map lists within a part of the image, counted from its start; `None` if there
-/// is no such file.
+/// The holes that a map lists within a part of the image, counted from the start of the part;
+/// `None` if there is no map.
 fn read_map(map: &Path, offset: u64, capacity: u64) -> Result<Option<Spans>, Failure> {
     let text = match std::fs::read_to_string(map) {
         Ok(text) => text,
@@ -220,7 +220,7 @@ fn read_map(map: &Path, offset: u64, capacity: u64) -> Result<Option<Spans>, Fai
     Ok(Some(within))
 }
 
-/// What the command does.
+/// The operation that the command performs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Work {
     Rescue,
@@ -239,7 +239,7 @@ impl Work {
 
 /// How paths are reported.
 enum Style {
-    /// All of them on standard output.
+    /// All paths, on standard output.
     Text,
     Json {
         is_first: bool,
@@ -248,7 +248,8 @@ enum Style {
     Errors,
 }
 
-/// Before the first path, so that nothing is printed if the volume cannot be opened.
+/// Printed before the first path, not earlier, so that nothing is printed if the volume cannot be
+/// opened.
 const JSON_START: &[u8] = b"{\"paths\": [\n";
 
 /// Reports what became of each path as soon as it is known.
@@ -258,7 +259,7 @@ struct Listing<'a> {
     place: &'a ImagePath,
     style: Style,
     progress: Progress,
-    /// Standard output cannot be written.
+    /// Set if standard output cannot be written.
     failure: Option<Failure>,
 }
 

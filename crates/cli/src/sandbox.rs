@@ -7,11 +7,11 @@ use extant_fuse::{ImageIs, confine_calls, confine_files};
 use rustix::process::Pid;
 use std::path::Path;
 
-/// Whether a server has one.
+/// Whether a server runs in a sandbox.
 #[derive(Clone, Copy, Debug, Default, Args)]
 pub(crate) struct SandboxArgs {
-    /// Serve the volume without a sandbox. An image that exploits a fault of the server can then
-    /// read and change all your files, run programs and use the network
+    /// Serve the volume without a sandbox. A hostile image that exploits a bug in the server can
+    /// then read and change all your files, run programs and use the network
     #[arg(long)]
     pub(crate) no_sandbox: bool,
 }

@@ -22,12 +22,12 @@ use std::sync::Arc;
 pub(crate) enum Access {
     /// Scattered reads, through the host's page cache.
     Metadata,
-    /// Mostly sequential, once: bypasses the host's page cache, unless the image is small.
+    /// Mostly sequential and only once: past the host's page cache, unless the image is small.
     Contents,
 }
 
-/// An image with no more bytes than this in use on the host is read through the host's page cache,
-/// which often has it already, and in any case has room for it.
+/// An image with at most this many bytes in use on the host is read through the host's page cache,
+/// which often contains it already, and in any case has room for it.
 const CACHED_BYTES: u64 = 256 << 20;
 
 impl Access {
@@ -82,7 +82,7 @@ impl Session {
     }
 
     /// Opens an existing image, or the part of it that holds the volume, for reading and perhaps
-    /// writing; also returns at which byte the part begins.
+    /// writing; also returns the byte at which the part begins.
     pub(crate) fn device_and_place(
         &self,
         image: &Path,
@@ -105,8 +105,8 @@ impl Session {
         Ok(self.open_part(image, &self.part, options, foreign, |error| Failure::host(image, error))?.0)
     }
 
-    /// Opens a disk or file, or a part of it, to write a new volume into it; `direct` is past the
-    /// host's page cache.
+    /// Opens a disk or file, or a part of it, to write a new volume into it; with `direct`, past
+    /// the host's page cache.
     pub(crate) fn device_to_fill(
         &self,
         image: &Path,
@@ -118,7 +118,7 @@ impl Session {
         Ok(self.open_part(image, part, options, foreign, |error| Failure::host(image, error))?.0)
     }
 
-    /// Opens a part of an image; also returns at which byte it begins.
+    /// Opens a part of an image; also returns the byte at which it begins.
     fn open_part(
         &self,
         image: &Path,
@@ -208,7 +208,7 @@ impl Session {
         }
     }
 
-    /// Like [`Self::superblock_byte`], but also accepts what is left of an earlier volume.
+    /// Like [`Self::superblock_byte`], but also accepts the remains of an earlier volume.
     pub(crate) fn any_superblock_byte(
         &self,
         device: &Arc<dyn Device>,
@@ -251,7 +251,7 @@ impl Session {
     /// lives.
     ///
     /// # Errors
-    /// It is in use, is the image that the command reads, or lies on that image.
+    /// The file is in use, is the image that the command reads, or lies on that image.
     pub(crate) fn claim_output(output: &Path, image: &Path) -> Result<Claim, Failure> {
         if own_image::is_written_by(image, output) {
             let error =
@@ -262,7 +262,7 @@ impl Session {
         claimed.map_err(|error| Failure::to_claim(output, error))
     }
 
-    /// The volume in an image; opened once.
+    /// The volume in an image, which is opened only once.
     pub(crate) fn volume(
         &mut self,
         place: &ImagePath,

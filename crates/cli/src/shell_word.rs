@@ -3,8 +3,8 @@
 use extant_fs::printable;
 use std::borrow::Cow;
 
-/// Quotes a word for a shell. One that a terminal would not show as is, or might obey, is put in
-/// `$'…'`, which bash, ksh and zsh know.
+/// Quotes a word for a shell. A word that a terminal would not show as it is, or might obey, is put
+/// in `$'…'`, which bash, ksh and zsh support.
 pub(crate) fn quoted(word: &[u8]) -> String {
     let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"-_./=,:+".contains(byte);
     match std::str::from_utf8(word) {
@@ -34,7 +34,7 @@ fn push_bytes(text: &mut String, bytes: &[u8]) {
     bytes.iter().for_each(|byte| text.push_str(&format!("\\x{byte:02x}")));
 }
 
-/// Whether a character can be typed at a prompt without quoting it by its code.
+/// Whether a character can be typed at a prompt, rather than quoted by its code.
 pub(crate) fn is_typed(c: char) -> bool {
     c != '\n' && matches!(printable(c.encode_utf8(&mut [0; 4])), Cow::Borrowed(_))
 }

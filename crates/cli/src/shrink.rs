@@ -26,7 +26,8 @@ pub(crate) fn run(session: &mut Session, args: &ShrinkArgs) -> Result<(), Failur
     if session.part != Part::Whole && own_image::is_same(output, &args.image) {
         return Err(Failure::Usage("the volume cannot be written over the disk that it is read from".into()));
     }
-    // From here on no other command may write to it: what is read twice must not change.
+    // From here on no other command may write to the image, because parts of it are read twice and
+    // must not change.
     let claim = match is_address {
         true => Claim::default(),
         false => FileDevice::claim_to_replace(&args.image, args.target.foreign_locks())

@@ -12,7 +12,7 @@ use extant_format::{FileKind, Inode, InodeFlags};
 use extant_fs::{Attribute, Follow, Lost, Run, RunState, Volume, quote};
 use serde::Serialize;
 
-/// Maximum runs of a file to show.
+/// Maximum number of runs of a file to show.
 const RUNS_MAX: usize = 1000;
 
 pub(crate) fn run(session: &mut Session, args: &StatArgs) -> Result<(), Failure> {
@@ -46,7 +46,7 @@ struct Examined {
     xattrs: Vec<Attribute>,
     runs: Vec<Run>,
     more_runs: bool,
-    /// Parts not described by the map because of damage.
+    /// Parts of the file that the map does not describe because of damage.
     lost: Vec<Lost>,
 }
 
@@ -172,10 +172,10 @@ struct JsonFile<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     target: Option<Bytes<'a>>,
     xattrs: Vec<JsonXattr<'a>>,
-    /// Excluding holes.
+    /// Runs of blocks, without holes.
     runs: Vec<JsonRun>,
     runs_complete: bool,
-    /// Parts of the file not described by its map because of damage.
+    /// Parts of the file that its map does not describe because of damage.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     lost: Vec<JsonLost>,
 }

@@ -10,7 +10,7 @@ use extant_image::{BuildError, InPlace, Target};
 use std::os::unix::fs::FileTypeExt;
 use std::path::Path;
 
-/// The device to write a volume into; `None` for a file, which a new one replaces. Without
+/// The device to write a volume to; `None` for a file that a new one will replace. Without
 /// `keeps_file`, an existing file is written in place instead.
 pub(crate) fn in_place(
     session: &Session,

@@ -16,7 +16,7 @@ use std::io::IsTerminal;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// Room for the counters: the longest value of an attribute (limits.h, `XATTR_SIZE_MAX`).
+/// Room for the counters: the maximum size of an attribute's value (limits.h, `XATTR_SIZE_MAX`).
 const TEXT_MAX: usize = 65_536;
 /// Goes to the first column of the first line and clears from there.
 const CLEAR: &str = "\x1b[H\x1b[J";
@@ -139,7 +139,7 @@ struct ToldOperation<'a> {
     requests: u64,
     errors: u64,
     mean_seconds: f64,
-    /// Half of the requests took no longer; null if that is beyond the last bucket.
+    /// Half of the requests took at most this long; null if that is beyond the last bucket.
     median_at_most_seconds: Option<f64>,
     p99_at_most_seconds: Option<f64>,
 }

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 /// See the module documentation.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct Sample {
-    /// By name.
+    /// Operations by name.
     pub(crate) operations: BTreeMap<String, Operation>,
     /// Values that do not belong to an operation, by name without the prefix.
     pub(crate) gauges: BTreeMap<String, u64>,
@@ -17,7 +17,7 @@ pub(crate) struct Operation {
     pub(crate) count: u64,
     pub(crate) errors: u64,
     seconds: f64,
-    /// Bounds in seconds, and how many requests took no longer.
+    /// Bounds in seconds, with the number of requests that took at most that long.
     buckets: Vec<(f64, u64)>,
 }
 
@@ -27,7 +27,7 @@ impl Operation {
         if self.count == 0 { 0.0 } else { self.seconds / self.count as f64 }
     }
 
-    /// A bound in seconds for this percentile; `None` if it lies beyond the last bucket.
+    /// An upper bound in seconds for this percentile; `None` if it lies beyond the last bucket.
     pub(crate) fn quantile(&self, percent: u64) -> Option<f64> {
         let wanted = u128::from(self.count) * u128::from(percent);
         let bucket = self.buckets.iter().find(|(_, below)| u128::from(*below) * 100 >= wanted);
@@ -96,13 +96,13 @@ impl Sample {
         Self { operations: operations.collect(), gauges: gauges.collect() }
     }
 
-    /// All requests, and those that failed.
+    /// Number of all requests, and of failed requests.
     pub(crate) fn totals(&self) -> (u64, u64) {
         let sum = |of: fn(&Operation) -> u64| self.operations.values().map(of).sum();
         (sum(|operation| operation.count), sum(|operation| operation.errors))
     }
 
-    /// Operations that were asked for, most often first.
+    /// Operations that were requested at least once, most frequent first.
     pub(crate) fn by_count(&self) -> impl Iterator<Item = (&str, &Operation)> {
         let asked = self.operations.iter().filter(|(_, operation)| operation.count > 0);
         let mut all: Vec<_> = asked.map(|(name, operation)| (&**name, operation)).collect();

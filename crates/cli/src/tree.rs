@@ -48,7 +48,7 @@ trait Drawing {
 /// Human-readable output.
 #[derive(Default)]
 struct Lines {
-    /// Branches before the names, for all depths.
+    /// The branches in front of names, for all open depths.
     indent: String,
     /// Length of `indent` at each depth.
     lengths: Vec<usize>,
@@ -121,7 +121,7 @@ impl Drawing for Nested {
             out.write(b",")?;
         }
         out.write(b"\n")?;
-        // The object is left open for its contents.
+        // The object stays open for its contents.
         let kind = kind_name(entry.kind);
         out.write(b"{\"name\":")?;
         json::print_compact(out, &Bytes(&entry.name))?;

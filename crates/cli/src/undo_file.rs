@@ -28,7 +28,7 @@ pub(crate) fn names(
         _ => format!(".at-{offset_bytes}{SUFFIX}"),
     };
     let is_address = extant::is_address(image);
-    // An image has the same undo files, whichever path leads to it.
+    // The undo files of an image do not depend on the path that leads to it.
     let is_link = image.symlink_metadata().is_ok_and(|link| link.is_symlink());
     let image = match is_link && !is_address {
         true => image.canonicalize().unwrap_or_else(|_| image.to_owned()),
@@ -67,8 +67,8 @@ pub(crate) fn names(
 /// folder can be written. Only its owner can read it.
 ///
 /// # Errors
-/// The host's error, and the name that it concerns. If there is not enough room, the file is
-/// removed again.
+/// The host's error, and the name of the file that it concerns. If there is not enough room, the
+/// file is removed again.
 pub(crate) fn create(names: &[PathBuf], bytes: u64) -> Result<PathBuf, (PathBuf, io::Error)> {
     let mut last = (PathBuf::from("the undo file"), io::Error::from(io::ErrorKind::NotFound));
     for name in names {
@@ -95,8 +95,8 @@ pub(crate) fn create(names: &[PathBuf], bytes: u64) -> Result<PathBuf, (PathBuf,
 fn fill(file: &File, name: &Path, bytes: u64) -> io::Result<()> {
     use rustix::io::Errno;
     match rustix::fs::fallocate(file, rustix::fs::FallocateFlags::empty(), 0, bytes) {
-        // Without fallocate, the contents will take the space; they are written before the volume
-        // is.
+        // Without fallocate, the contents will take the space when they are written, which is
+        // before the volume is.
         Err(Errno::OPNOTSUPP | Errno::NOSYS) => file.set_len(bytes)?,
         done => done?,
     }

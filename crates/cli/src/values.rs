@@ -27,7 +27,7 @@ pub(crate) fn image_output() -> ValueParser {
     OsStringValueParser::new().try_map(parse).into()
 }
 
-/// The format that a file name promises, unless it is raw bytes.
+/// The format that a file name suggests, unless it is raw bytes.
 fn other_format(name: &[u8]) -> Option<&'static str> {
     const ENDINGS: [(&str, &str); 11] = [
         (".qcow2", "qcow2"),
@@ -80,7 +80,7 @@ pub(crate) fn human(bytes: u64) -> String {
     if bytes < 1024 {
         return bytes.to_string();
     }
-    // Rounded up, as ls and du do, so that the size shown is always enough.
+    // Round up, as ls and du do, so that the size shown is always enough.
     let mut unit = 0;
     let tenths = |unit: usize| (u128::from(bytes) * 10).div_ceil(1 << (10 * (unit + 1)));
     while unit + 1 < UNITS.len() && tenths(unit).div_ceil(10) >= 1024 {

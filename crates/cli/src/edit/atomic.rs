@@ -10,7 +10,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 /// Like [`super::batch`], but keeps all changes in memory until `work` has succeeded and the volume
-/// is closed. Otherwise the image stays as it was to the byte.
+/// is closed. Otherwise no byte of the image changes.
 pub(super) fn batch(
     session: &mut Session,
     image: &Path,
@@ -24,7 +24,7 @@ pub(super) fn batch(
     let done = match work(session, &volume) {
         Ok(()) => close(session, image, &volume),
         Err(stopped) => {
-            // Whether this succeeds does not matter: nothing of it reaches the image.
+            // Whether this succeeds does not matter: none of the changes reaches the image.
             let _ = close_by(session, image, &volume, Volume::give_up);
             Err(*stopped.failure)
         }

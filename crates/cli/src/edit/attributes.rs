@@ -30,7 +30,8 @@ pub(super) fn list(session: &mut Session, paths: &[OsString]) -> Result<(), Fail
     Ok(())
 }
 
-/// Text in quotes, anything else in hexadecimal: both can be set again as they are printed.
+/// Formats text in quotes and anything else in hexadecimal; both can be set again as they are
+/// printed.
 fn value(bytes: &[u8]) -> String {
     let is_text = |&byte: &u8| (b' '..=b'~').contains(&byte) && byte != b'"' && byte != b'\\';
     let is_encoded = bytes.starts_with(b"0x") || bytes.starts_with(b"0s");

@@ -74,7 +74,7 @@ fn cuts(log: &Log) -> Vec<usize> {
     all.into_iter().rev().step_by(step).collect()
 }
 
-/// Names in a directory of a disk, and what they lead to, after recovery.
+/// Names in a directory of a disk after recovery, with what they lead to.
 fn recovered(disk: Vec<u8>, directory: &str) -> BTreeMap<String, String> {
     let device = Arc::new(MemDevice::from_bytes(disk));
     let options = OpenOptions::new().write(true).offline(true);
@@ -101,7 +101,7 @@ fn recovered(disk: Vec<u8>, directory: &str) -> BTreeMap<String, String> {
     found
 }
 
-/// Whether a name leads to what the generation has there.
+/// Whether a name leads to the file that the generation has under it.
 fn is_of(generation: &str, name: &str, text: &str) -> bool {
     let n: usize = name[1..].parse().unwrap_or_else(|_| panic!("a name that nobody gave: {name}"));
     match n % 7 {

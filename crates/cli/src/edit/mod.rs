@@ -65,13 +65,13 @@ pub(crate) fn run(session: &mut Session, command: &mut EditCommand) -> Result<()
     }
 }
 
-/// Amounts that `put` has copied into a volume.
+/// What `put` has copied into a volume so far.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 struct Counts {
-    /// All but directories.
+    /// All files except directories.
     files: u64,
     directories: u64,
-    /// Of contents, without holes.
+    /// Bytes of contents, without holes.
     bytes: u64,
 }
 
@@ -319,13 +319,13 @@ pub(crate) struct Edit<'a> {
 }
 
 impl<'a> Edit<'a> {
-    /// For commands whose paths start at the volume's root.
+    /// Creates an edit for commands whose paths start at the volume's root.
     pub(crate) fn in_script(session: &'a Session, image: &'a Path, volume: &'a Volume) -> Self {
         let (is_void, counts) = (Cell::new(false), Cell::default());
         Self { session, image, volume, root: volume.root(), in_script: true, is_void, counts }
     }
 
-    /// Counts what was put.
+    /// Counts what `put` has copied.
     fn count(&self, files: u64, directories: u64, bytes: u64) {
         let mut counts = self.counts.get();
         counts.files += files;
@@ -476,7 +476,7 @@ impl<'a> Edit<'a> {
                     let sets = sets.iter().filter(|(name, _)| is_kept(name));
                     let sets = sets.map(|(name, value)| (*name, Some(&value[..])));
                     let removes = args.remove.iter().map(|name| (name.as_bytes(), None));
-                    // Remove first: that makes room for the attributes to be set.
+                    // Remove attributes first, to make room for those that are set.
                     root.change_xattrs(path, &removes.chain(sets).collect::<Vec<_>>())
                 })
             }

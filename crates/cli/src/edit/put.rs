@@ -23,7 +23,7 @@ use std::path::{Path, PathBuf};
 
 /// Bytes read from the host at a time.
 const CHUNK_BYTES: usize = 1 << 20;
-/// Set-user-ID and set-group-ID bits of a mode.
+/// The set-user-ID and set-group-ID bits of a mode.
 const SET_ID: u32 = 0o6000;
 
 impl Edit<'_> {
@@ -50,7 +50,7 @@ impl Edit<'_> {
             }
             let path = self.inside(&target.path, source.as_bytes());
             let mut source = Path::new(source).to_owned();
-            // Like cp: without -r, copies the target of a link.
+            // Without -r, copy the target of a link, as cp does.
             if !args.recursive && is_link {
                 source = fs::canonicalize(&source).map_err(|error| Failure::host(&source, error))?;
             }
@@ -68,13 +68,14 @@ impl Edit<'_> {
 /// A source that can only be read once, from its beginning.
 struct Stream {
     from: fs::File,
-    /// For messages.
+    /// Name of the source, for messages.
     name: String,
 }
 
 impl Stream {
-    /// Standard input for `-`; what a link such as `/dev/stdin` or `/dev/fd/63` leads to, if that
-    /// is a pipe or a device and `source` is a link to be followed. `None` for everything else.
+    /// Returns standard input for `-`, and the target of a link such as `/dev/stdin` or
+    /// `/dev/fd/63`, if it is a pipe or a device and `source` is a link to be followed. Returns
+    /// `None` for everything else.
     fn of(source: &OsStr, is_followed: bool) -> Result<Option<Self>, Failure> {
         if source == "-" {
             let failed = |error: Errno| Failure::host(Path::new("standard input"), error);
@@ -97,7 +98,7 @@ impl Stream {
 struct Put<'a> {
     edit: &'a Edit<'a>,
     args: &'a PutArgs,
-    /// What `--owner` says.
+    /// The owner given by `--owner`.
     owner: Option<Owner>,
     /// First path of each file with several names, by device and inode.
     links: BTreeMap<(u64, u64), Vec<u8>>,
@@ -202,7 +203,8 @@ impl Put<'_> {
         let root = &self.edit.root;
         let failed = |error| Failure::at(target, error);
         let kind = metadata.file_type();
-        // Like cp: contents go to a symbolic link's target; anything else replaces the link.
+        // Contents go to the target of a symbolic link, as with cp; anything else replaces the
+        // link.
         let (path, there) = match kind.is_file() {
             true => find_resolved(root, &target.path).map_err(failed)?,
             false => (target.path.clone(), root.symlink_metadata(&target.path).ok()),
@@ -248,7 +250,7 @@ impl Put<'_> {
                 Special::Block(device.0, device.1)
             })
         };
-        // Before the image is changed.
+        // Open the source before the image is changed.
         let from = match kind.is_file() {
             true => Some(fs::File::open(source).map_err(|error| Failure::host(source, error))?),
             false => None,
@@ -317,8 +319,8 @@ impl Put<'_> {
 
     /// Sets owner and extended attributes of `made`, which is or will be `target`. The owner comes
     /// before the mode, because changing it clears the set-ID bits. A directory may have existed
-    /// before. So changes that can be refused come first, in one step: if they are, the directory
-    /// keeps its attributes.
+    /// before. So the changes that can be refused are made first, in one step: if they are refused,
+    /// the directory keeps its attributes.
     fn attributes(
         &self,
         source: &Path,
@@ -390,7 +392,7 @@ impl Put<'_> {
         if metadata.is_dir() { own } else { self.args.mode.unwrap_or(own) }
     }
 
-    /// The owner and group of a copy whose source has these.
+    /// The owner and group of a copy; `(uid, gid)` are those of its source.
     fn owner(&self, (uid, gid): (u32, u32)) -> (u32, u32) {
         match self.owner {
             _ if self.args.all_root => (0, 0),
@@ -423,7 +425,7 @@ fn next_data(file: &fs::File, at: u64, len: u64) -> io::Result<Range<u64>> {
         Err(error) => return Err(error.into()),
     };
     match seek(file, SeekFrom::Hole(start)) {
-        // A hole punched meanwhile.
+        // The hole was punched meanwhile.
         Ok(end) => Ok(start..end.max(start + 1)),
         Err(Errno::NXIO) => Ok(start..u64::MAX),
         Err(error) => Err(error.into()),
@@ -446,9 +448,9 @@ fn xattrs(source: &Path) -> io::Result<Xattrs> {
     Ok(all)
 }
 
-/// Reads a list of names, or a value; for most files it is short.
+/// Reads a list of names or a value, which is short for most files.
 fn read_xattr(get: impl Fn(&mut [u8]) -> Result<usize, Errno>) -> Result<Vec<u8>, Errno> {
-    /// Maximum that Linux returns.
+    /// The maximum length that Linux returns.
     const MOST: usize = 64 << 10;
     let mut small = [0; 256];
     match get(&mut small) {

@@ -26,7 +26,7 @@ pub(super) enum ShellCommand {
     },
     /// Change the working directory
     Cd {
-        /// The new one; the root by default
+        /// The new directory; the root by default
         path: Option<OsString>,
     },
     /// Print the working directory
@@ -45,7 +45,7 @@ pub(super) enum ShellCommand {
     },
     /// Show a directory and everything below it as a tree
     Tree {
-        /// Go this deep only
+        /// Go no deeper than this
         #[arg(short = 'L', long, value_name = "LEVELS", value_parser = clap::value_parser!(u32).range(1..))]
         depth: Option<u32>,
         /// Where to begin; the working directory by default
@@ -58,7 +58,7 @@ pub(super) enum ShellCommand {
         /// into, or (for one file) a new name. A single path goes into the host's working directory
         #[arg(required = true, value_names = ["PATH", "HOST"])]
         paths: Vec<OsString>,
-        /// Copy directories with everything in them, as always
+        /// Copy directories with everything in them, which is the default
         #[arg(short, long, short_aliases = ['R', 'a', 'p'], overrides_with = "recursive")]
         recursive: bool,
     },

@@ -1,5 +1,5 @@
-//! Lines of earlier sessions, in a file of the user. If it is missing or not writable, only the
-//! history is lost.
+//! Lines of earlier sessions, in a file of the user. If the file is missing or not writable, only
+//! the history is lost.
 
 use std::ffi::OsString;
 use std::fs::{self, DirBuilder, File};
@@ -7,7 +7,7 @@ use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-/// Maximum lines a session loads: the newest ones.
+/// Maximum number of lines that a session loads: the newest ones.
 pub(super) const LINES_MAX: usize = 1000;
 /// Longer lines are not saved.
 const LINE_BYTES_MAX: usize = 4096;
@@ -135,7 +135,7 @@ mod tests {
         assert_eq!((kept.lines().count(), kept.lines().last()), (LINES_MAX + 1, Some("last")));
         assert_eq!(fs::metadata(&path).unwrap().permissions().mode() & 0o7777, 0o600);
         assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "nothing is left beside it");
-        // A huge file is read only in part; one that is not text, as far as it is valid.
+        // A huge file is read only in part, and a file that is not text only as far as it is valid.
         let file = File::options().write(true).open(&path).unwrap();
         file.set_len(3 * FILE_BYTES_MAX).unwrap();
         assert!(History::open(Some(&path)).1.len() <= LINES_MAX);

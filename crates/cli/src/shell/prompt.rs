@@ -19,7 +19,7 @@ use std::io;
 use std::os::unix::ffi::OsStringExt;
 use std::path::Path;
 
-/// Maximum names offered by one completion.
+/// Maximum number of names offered by one completion.
 const NAMES_MAX: usize = 10_000;
 
 /// What the user typed at a prompt.
@@ -119,8 +119,8 @@ impl Completer for Names {
 }
 
 impl Names {
-    /// Names in a directory of the volume, and whether they are directories; empty if it cannot be
-    /// read.
+    /// Names in a directory of the volume, and whether they are directories; empty if the directory
+    /// cannot be read.
     fn of_volume(&self, dir: &str) -> Vec<(Vec<u8>, bool)> {
         let path = absolute(&self.directory, dir.as_bytes());
         let listed = self.rt.block_on(async {

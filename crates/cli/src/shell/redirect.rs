@@ -84,11 +84,11 @@ pub(super) struct Elsewhere {
 }
 
 impl Goal<'_> {
-    /// Opens the file or starts the command; `None` for standard output. `image` is not written
-    /// over.
+    /// Opens the file or starts the command; `None` for standard output. Refuses to overwrite
+    /// `image`.
     ///
     /// # Errors
-    /// The host refuses it.
+    /// The file cannot be opened, or the command cannot be started.
     pub(super) fn open(&self, image: &Path) -> Result<Option<(Output, Elsewhere)>, Failure> {
         match self {
             Goal::Here => Ok(None),
