@@ -41,11 +41,12 @@ pub struct BuildReport {
 ///
 /// If a source contains an earlier build under the output's name, that file is left out. The image
 /// is durable when this returns. On error the name is absent, or still refers to the previous file;
-/// a device that is written in place holds what it held, or no volume.
+/// a device that is written in place keeps its old contents, or contains no volume.
 ///
 /// # Errors
-/// The output is in use, holds something else or cannot be written; a source cannot be read, is
-/// malformed, or holds what the volume cannot; or the options contradict each other.
+/// The output is in use, contains something else or cannot be written; a source cannot be read, is
+/// malformed, or contains something that the volume cannot store; or the options contradict each
+/// other.
 pub fn build(
     options: &BuildOptions,
     sources: &[Source],
@@ -96,7 +97,7 @@ impl Overrides {
         clamp: Option<Timestamp>,
     ) -> Result<(), BuildError> {
         if let Some(table) = &self.device_table {
-            // What the sources do not date gets their latest time.
+            // Files without a time in the sources get the sources' latest time.
             let times = (0..tree.node_slots().fit_u32()).map(|id| tree.node(NodeId(id)).mtime);
             let latest = times.max().unwrap_or_default();
             table.apply(tree, clamp.unwrap_or(latest))?;
@@ -108,7 +109,7 @@ impl Overrides {
     }
 }
 
-/// The regular file of this name, if any.
+/// The identity of the regular file with this name, if there is one.
 pub(crate) fn identity_of(path: &Path) -> Option<FileIdentity> {
     let meta = path.symlink_metadata().ok().filter(|meta| meta.is_file())?;
     Some((rustix::fs::major(meta.dev()), rustix::fs::minor(meta.dev()), meta.ino()))
@@ -119,7 +120,7 @@ pub(crate) fn identity_of(path: &Path) -> Option<FileIdentity> {
 /// Otherwise like [`build`], except that the UUID is random if not given.
 ///
 /// # Errors
-/// As [`build`], without those of sources.
+/// The errors of [`build`], except those of sources.
 pub fn mkfs(
     path: &Path,
     volume: &VolumeOptions,
@@ -131,11 +132,11 @@ pub fn mkfs(
     mkfs_on(target, volume, created, rt, progress)
 }
 
-/// Like [`mkfs`], on any target. In place, a volume that fits is made, as large as
-/// [`SizePolicy::Fixed`] says.
+/// Like [`mkfs`], but for any target. A volume that is written in place must fit into the target;
+/// its size is that of [`SizePolicy::Fixed`].
 ///
 /// # Errors
-/// As [`mkfs`].
+/// The errors of [`mkfs`].
 pub fn mkfs_on(
     target: Target,
     volume: &VolumeOptions,
@@ -172,7 +173,7 @@ pub fn random_uuid(rng: &mut Rng) -> [u8; 16] {
 /// creation time is fixed, so that the same options give the same bytes.
 ///
 /// # Errors
-/// As [`mkfs`], for a file in the system's temporary folder.
+/// The errors of [`mkfs`], for a file in the system's temporary folder.
 pub fn mkfs_temporary(volume: &VolumeOptions) -> Result<File, BuildError> {
     let failed =
         |error| BuildError::Output { action: "create", path: "a temporary volume".to_owned(), error };

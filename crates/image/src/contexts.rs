@@ -1,4 +1,4 @@
-//! SELinux labels by path, as a policy's `file_contexts` says (file_contexts(5)).
+//! SELinux labels by path, according to a policy's `file_contexts` (file_contexts(5)).
 
 use crate::BuildError;
 use crate::tree::{Kind, NodeId, Tree, Xattr, XattrSetId};
@@ -8,17 +8,18 @@ use std::sync::OnceLock;
 
 const NAME: &[u8] = b"security.selinux";
 
-/// The `file_contexts` of an SELinux policy: which label the file of a path gets.
+/// The `file_contexts` of an SELinux policy, which gives files labels by path.
 ///
-/// Of several lines that match, the last counts, and lines without special characters count before
-/// all others, as in libselinux. A file with several names gets the label of the first, by path.
+/// As in libselinux, the last of several matching lines counts, but lines without special
+/// characters take precedence over all others. A file with several names gets the label for the
+/// first one in path order.
 #[derive(Clone, Debug)]
 pub struct FileContexts {
-    /// Its name in messages.
+    /// The file's name in messages.
     file: String,
     specs: Vec<Spec>,
-    /// By first directory, the specs that begin with it, and under an empty name those that may
-    /// match anywhere. In the order of the file.
+    /// Indexes of specs by the first directory of their pattern, in the order of the file. Specs
+    /// that may match anywhere are under an empty name.
     stems: BTreeMap<Vec<u8>, Vec<usize>>,
 }
 
@@ -26,13 +27,13 @@ pub struct FileContexts {
 struct Spec {
     line: usize,
     pattern: String,
-    /// Compiled when it is first needed: a policy has thousands.
+    /// The compiled pattern. Compiled when first needed, because a policy has thousands.
     regex: OnceLock<Regex>,
-    /// What every path that it matches begins with.
+    /// Every path that the pattern matches begins with this.
     prefix: Vec<u8>,
     is_exact: bool,
     kind: Option<Kind>,
-    /// With a NUL at its end, as Linux stores it; `None` for `<<none>>`.
+    /// The label, with a NUL at its end as Linux stores it; `None` for `<<none>>`.
     label: Option<Box<[u8]>>,
 }
 
@@ -40,7 +41,7 @@ impl FileContexts {
     /// Parses a policy's file; `file` names it in messages.
     ///
     /// # Errors
-    /// Names the first line that is none.
+    /// Names the first line that is invalid.
     pub fn parse(file: &str, text: &str) -> Result<Self, BuildError> {
         let mut specs = Vec::new();
         let mut stems: BTreeMap<Vec<u8>, Vec<usize>> = BTreeMap::new();
@@ -68,7 +69,7 @@ impl FileContexts {
         Ok(Self { file: file.to_owned(), specs, stems })
     }
 
-    /// The number of the spec for a path.
+    /// The index of the spec that applies to a path.
     fn find(&self, path: &[u8], kind: Kind) -> Result<Option<usize>, BuildError> {
         let of = |stem: &[u8]| self.stems.get(stem).map_or(&[][..], Vec::as_slice);
         let stem = stem(path);
@@ -92,7 +93,7 @@ impl FileContexts {
         Ok(best)
     }
 
-    /// Labels everything in the tree, whose root lies at `prefix` on the volume. What no line
+    /// Labels everything in the tree, whose root is at `prefix` on the volume. A file that no line
     /// matches keeps its label.
     pub(crate) fn apply(&self, tree: &mut Tree, prefix: &[u8]) -> Result<(), BuildError> {
         let top: Vec<&[u8]> = prefix.split(|&byte| byte == b'/').filter(|name| !name.is_empty()).collect();
@@ -122,7 +123,7 @@ impl FileContexts {
                 };
                 tree.node_mut(node).xattrs = set;
             }
-            // The first path is taken first.
+            // Push in reverse order, so that the first path is visited first.
             for entry in tree.sorted_children(node).into_iter().rev() {
                 let path = [&path[..], b"/", tree.entry_name(entry)].concat();
                 todo.push((tree.entry_node(entry), path));
@@ -171,7 +172,7 @@ fn kind_of(word: &str) -> Option<Kind> {
     })
 }
 
-/// The first directory of a path that goes on behind it; empty for others.
+/// The first directory of a path with further components; empty for other paths.
 fn stem(path: &[u8]) -> &[u8] {
     match path.iter().skip(1).position(|&byte| byte == b'/') {
         Some(at) if path.first() == Some(&b'/') => &path[..=at],
@@ -179,7 +180,8 @@ fn stem(path: &[u8]) -> &[u8] {
     }
 }
 
-/// What every match of a pattern begins with, and whether that is all of it.
+/// The literal text that every match of a pattern begins with, and whether that is the whole
+/// pattern.
 fn literal(pattern: &str) -> (Vec<u8>, bool) {
     const SPECIAL: &[u8] = b".^$?*+|[]({})";
     let bytes = pattern.as_bytes();
@@ -203,7 +205,7 @@ fn literal(pattern: &str) -> (Vec<u8>, bool) {
             _ if SPECIAL.contains(&byte) => return (found, false),
             _ => (byte, 1),
         };
-        // What may be missing, or be there several times, is not part of the beginning.
+        // A character that is optional or may be repeated is not part of the literal beginning.
         if bytes.get(at + len).is_some_and(|next| b"?*+{".contains(next)) {
             return (found, false);
         }

@@ -1,4 +1,4 @@
-//! Device tables: directories, device nodes, pipes, and owners and modes of files, in a list.
+//! Device tables: lists of directories, device nodes and pipes, and of owners and modes of files.
 //!
 //! The format is that of makedevs and genext2fs (`man genext2fs`), which Buildroot and Yocto write.
 
@@ -10,10 +10,11 @@ use extant_fs::quote;
 /// A device table.
 ///
 /// Each line is `NAME TYPE MODE UID GID MAJOR MINOR START INC COUNT`, with `-` for what a type does
-/// not need. The types are `d`, a directory, which is made if there is none; `c`, `b` and `p`,
-/// device nodes and pipes; `f`, a file of the sources, and `F`, one that may be missing; and `r`, a
-/// directory with everything in it. With a COUNT, a line makes several nodes, named with a number
-/// from START on, whose MINOR grows by INC. A MODE of -1 is left as it is.
+/// not need. The types are `d` for a directory, which is created if missing; `c`, `b` and `p` for
+/// device nodes and pipes; `f` for a file of the sources, and `F` for a file that may be missing;
+/// and `r` for a directory with everything in it. With a COUNT, a line creates several nodes. Their
+/// names end with a number that counts from START, and their MINOR grows by INC. A MODE of -1
+/// leaves the mode as it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceTable {
     /// The table's name in messages.
@@ -24,7 +25,7 @@ pub struct DeviceTable {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Line {
     number: usize,
-    /// Without slashes at its ends.
+    /// The path, without slashes at its ends.
     path: Vec<u8>,
     what: What,
     mode: Option<u16>,
@@ -41,7 +42,7 @@ enum What {
     Device { kind: Kind, major: u32, minor: u32, several: Option<Several> },
 }
 
-/// Nodes with a number behind their name.
+/// The numbered nodes of one line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Several {
     start: u32,
@@ -49,14 +50,14 @@ struct Several {
     count: u32,
 }
 
-/// More nodes of one line are a slip.
+/// Maximum number of nodes of one line; more are taken for a mistake.
 const MOST_NODES: u32 = 1 << 20;
 
 impl DeviceTable {
     /// Parses a table; `file` names it in messages.
     ///
     /// # Errors
-    /// Names the first line that is none.
+    /// Names the first line that is invalid.
     pub fn parse(file: &str, text: &[u8]) -> Result<Self, BuildError> {
         let mut lines = Vec::new();
         for (number, line) in (1..).zip(text.split(|&byte| byte == b'\n')) {
@@ -69,7 +70,8 @@ impl DeviceTable {
         Ok(Self { file: file.to_owned(), lines })
     }
 
-    /// Makes and changes what the table lists. New directories and nodes have this time.
+    /// Creates and changes the files that the table lists. New directories and nodes get the given
+    /// time.
     pub(crate) fn apply(&self, tree: &mut Tree, time: Timestamp) -> Result<(), BuildError> {
         self.lines.iter().try_for_each(|line| line.apply(tree, time, &self.file))
     }
@@ -189,7 +191,7 @@ impl Line {
         Ok(())
     }
 
-    /// Adds a device or pipe, or changes the one that is there.
+    /// Adds a device or pipe, or changes an existing one.
     #[allow(clippy::too_many_arguments)] // one line's work; all of it is data
     fn put(
         &self,

@@ -61,7 +61,7 @@ pub enum BuildError {
     FileTooLarge {
         /// Path of the file, quoted.
         path: String,
-        /// Its size.
+        /// The file's size.
         bytes: u64,
         /// Maximum that fits.
         limit: u64,
@@ -103,7 +103,7 @@ pub enum BuildError {
     AccessList {
         /// Path, quoted.
         path: String,
-        /// What is wrong with it.
+        /// What is wrong with the list.
         problem: String,
     },
     /// An attribute name that Linux does not allow.
@@ -136,7 +136,7 @@ pub enum BuildError {
         /// Path, quoted.
         path: String,
     },
-    /// An owner that stands for none.
+    /// An owner whose number does not stand for any user or group.
     #[error("{path} has the {what} id 4294967295, which Linux does not allow; map it to another")]
     NoOwner {
         /// Path, quoted.
@@ -155,9 +155,9 @@ pub enum BuildError {
     DeviceNumber {
         /// Path, quoted.
         path: String,
-        /// Its major number.
+        /// The major number.
         major: u32,
-        /// Its minor number.
+        /// The minor number.
         minor: u32,
     },
     /// A malformed access control list.
@@ -252,22 +252,22 @@ pub enum BuildError {
         /// Inodes available.
         given: u64,
     },
-    /// A line of a list that goes with the sources.
+    /// An invalid line of a list that accompanies the sources.
     #[error("{file}, line {line}: {problem}")]
     Line {
-        /// The list.
+        /// The name of the list.
         file: String,
-        /// The line, counted from 1.
+        /// The number of the line, counted from 1.
         line: usize,
         /// What is wrong.
         problem: String,
     },
-    /// The target holds something.
+    /// The target already contains something.
     #[error("{path} holds {contents}")]
     Occupied {
         /// The target.
         path: String,
-        /// What it holds, with an article.
+        /// What it contains, with an article.
         contents: String,
     },
     /// Options that contradict each other or exceed what ext supports.

@@ -1,5 +1,5 @@
 //! Builds ext2, ext3 and ext4 volumes from directories, tar archives and OCI layouts in one pass,
-//! or adds those to an existing volume.
+//! or adds such sources to an existing volume.
 //!
 //! It also exports volumes to archives and directories, rescues damaged ones, brings back deleted
 //! files, compares volumes, rewrites them at minimal size, and creates empty ones.

@@ -44,31 +44,31 @@ pub enum Note {
         /// Number of such names.
         names: u64,
     },
-    /// Entries of a source were left out, because the source also has another file in their place,
-    /// or in place of their directory.
+    /// Entries of a source were left out, because the source also contains another file with the
+    /// same path, or with the path of their directory.
     Replaced {
         /// The archive.
         archive: String,
-        /// The first of them.
+        /// The first of these entries.
         path: String,
         /// Number of such entries.
         entries: u64,
     },
-    /// File flags (chattr) of an archive were left out.
+    /// File flags (chattr) in an archive were left out.
     FlagsLeftOut {
         /// The archive.
         archive: String,
         /// The flags of the first file, separated by commas.
         flags: String,
-        /// The first file that has any.
+        /// The first file with flags.
         path: String,
-        /// Number of files that have any.
+        /// Number of files with flags.
         files: u64,
     },
     /// Access lists in archives name users or groups that no source has a number for. The numbers
     /// were taken from this host.
     NamesOfHost {
-        /// Each as `user NAME = NUMBER` or `group NAME = NUMBER`.
+        /// Each name as `user NAME = NUMBER` or `group NAME = NUMBER`.
         names: Vec<String>,
     },
     /// Zero blocks within an archive were skipped; two of them would end it.
@@ -80,16 +80,16 @@ pub enum Note {
         /// Number of such blocks.
         blocks: u64,
     },
-    /// Something follows the end of an archive; it was not read.
+    /// Data after the end of an archive were not read.
     BehindEnd {
         /// The archive.
         archive: String,
-        /// Its offset, in bytes of the uncompressed archive.
+        /// Offset of the data, in bytes of the uncompressed archive.
         at: u64,
-        /// It looks like the start of another archive.
+        /// Whether the data look like the start of another archive.
         is_archive: bool,
     },
-    /// The target of the volume cannot discard, as it was asked to.
+    /// A discard was requested, but the target does not support it.
     NoDiscard,
 }
 

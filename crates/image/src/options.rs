@@ -59,7 +59,7 @@ pub enum Ownership {
     /// Same as in the source.
     #[default]
     Source,
-    /// Everything belongs to root.
+    /// Make root the owner of everything.
     AllRoot,
     /// Maps ranges of the source's ids; ids outside every range are an error.
     Map(OwnerMap),
@@ -111,7 +111,8 @@ pub struct VolumeOptions {
     pub inode_size: u16,
     /// Size.
     pub size: SizePolicy,
-    /// `None`: enough for the contents, and for [`SizePolicy::Fixed`] at least one per 16 KiB.
+    /// Number of inodes. `None`: enough for the contents, and for [`SizePolicy::Fixed`] at least
+    /// one per 16 KiB.
     pub inodes: Option<u32>,
     /// Bytes of the volume per inode, if `inodes` is not given.
     pub bytes_per_inode: Option<u64>,
@@ -122,9 +123,9 @@ pub struct VolumeOptions {
     pub journal: JournalSize,
     /// Name of the volume, at most 16 bytes.
     pub label: Vec<u8>,
-    /// `None`: derived from the file listing.
+    /// UUID; `None` to derive it from the file listing.
     pub uuid: Option<[u8; 16]>,
-    /// `None`: derived from the file listing.
+    /// Seed of the hashes of names; `None` to derive it from the file listing.
     pub hash_seed: Option<[u8; 16]>,
     /// Features to add to or remove from the type's defaults.
     pub features: FeatureChoices,
@@ -166,12 +167,12 @@ impl Default for VolumeOptions {
     }
 }
 
-/// What a volume is written to.
+/// Where a volume is written.
 #[derive(Clone, Debug)]
 pub enum Target {
-    /// A new file, which gets its name once it is complete; one of that name is replaced.
+    /// A new file, which gets its name once it is complete, and replaces a file of that name.
     File {
-        /// Its name.
+        /// The file's name.
         path: PathBuf,
         /// How to treat an existing file that another program has locked.
         foreign: ForeignLocks,
@@ -184,17 +185,17 @@ pub enum Target {
 
 /// A device, or a part of one, that a volume is written into in place.
 ///
-/// The superblock is written last, when everything else is durable: after an error or a crash there
-/// is no volume, and what the device held is lost.
+/// The superblock is written last, when everything else is durable. After an error or a crash there
+/// is no volume, and the old contents of the device are lost.
 #[derive(Clone, Debug)]
 pub struct InPlace {
-    /// The device, open for writing. It is claimed.
+    /// The device, open for writing and claimed.
     pub device: Arc<dyn Device>,
-    /// Its name in messages.
+    /// The device's name in messages.
     pub name: String,
-    /// Write over a volume, a partition table or another format that the device holds.
+    /// Overwrite a volume, a partition table or another format that the device contains.
     pub overwrite: bool,
-    /// Tell the device first that none of its contents are needed.
+    /// First discard all contents of the device.
     pub discard: bool,
 }
 
@@ -226,21 +227,22 @@ pub struct BuildOptions {
     ///
     /// A name `.wh.NAME` removes `NAME` as added by earlier sources, and `.wh..wh..opq` removes
     /// everything that they added to its directory (OCI image-spec, layer.md). Devices 0:0 and
-    /// overlayfs attributes mean the same. Without this option such marks are treated as files,
-    /// with a note; layers of whole images are always applied.
+    /// overlayfs attributes have the same meaning. Without this option such marks are treated as
+    /// files, with a note; layers of whole images are always applied.
     pub layers: bool,
-    /// Changes of what the sources hold.
+    /// Changes to the merged sources.
     pub overrides: Overrides,
 }
 
-/// What is changed in the merged sources, in this order.
+/// Changes to the merged sources, in the order in which they are made.
 #[derive(Clone, Debug, Default)]
 pub struct Overrides {
     /// Leave out access lists; the owning group gets what its entry of the list allows.
     pub no_acls: bool,
-    /// Leave out all extended attributes other than access lists: labels and capabilities, too.
+    /// Leave out all extended attributes other than access lists, including labels and
+    /// capabilities.
     pub no_xattrs: bool,
-    /// Make and change these files, when owners have been mapped.
+    /// Create and change the files that this table lists, after owners have been mapped.
     pub device_table: Option<DeviceTable>,
     /// Label files by path.
     pub file_contexts: Option<FileContexts>,

@@ -58,8 +58,8 @@ fn some_path(tree: &Tree, id: NodeId) -> String {
     crate::quoted(&tree.any_path(id))
 }
 
-/// The set, with the users and groups in access control lists and capabilities also mapped. If
-/// everything belongs to root, lists keep theirs.
+/// The set, in which the users and groups of access control lists and capabilities are mapped, too.
+/// If everything belongs to root, lists are not changed.
 fn mapped_xattrs(
     tree: &mut Tree,
     id: NodeId,

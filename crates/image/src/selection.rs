@@ -1,4 +1,4 @@
-//! Names that are left out.
+//! Names to leave out.
 
 use crate::tree::{Hidden, Kind, NodeId, Tree};
 use glob::{MatchOptions, Pattern, PatternError};
@@ -43,18 +43,18 @@ impl NamePattern {
     }
 }
 
-/// Which names are left out: those that match a pattern of the first list and none of the second.
-/// With a directory goes everything below it.
+/// Which names to leave out: those that match a pattern in `exclude`, and none in `include`. If a
+/// directory is left out, so is everything below it.
 #[derive(Clone, Debug, Default)]
 pub struct Selection {
     /// Patterns of names to leave out.
     pub exclude: Vec<NamePattern>,
-    /// Patterns of names to keep all the same.
+    /// Patterns of names to keep, even if they match `exclude`.
     pub include: Vec<NamePattern>,
 }
 
 impl Selection {
-    /// Whether the name at this path, which begins at the top and without a slash, is left out.
+    /// Whether the name at this path is left out. The path begins at the top, without a slash.
     pub fn leaves_out(&self, path: &[u8]) -> bool {
         let any = |patterns: &[NamePattern]| patterns.iter().any(|pattern| pattern.matches(path));
         any(&self.exclude) && !any(&self.include)
@@ -66,12 +66,12 @@ impl Selection {
         !self.exclude.is_empty() && ends.into_iter().any(|end| self.leaves_out(&path[..end]))
     }
 
-    /// Removes from the tree what is left out.
+    /// Removes the names that are left out from the tree.
     pub(crate) fn prune(&self, tree: &mut Tree) {
         if self.exclude.is_empty() {
             return;
         }
-        // Nor is anything hidden there that lies below the tree.
+        // Names that are left out are not hidden in trees below this one, either.
         let path_of = |hidden: &Hidden| {
             let steps = hidden.dir.iter().map(|step| &step.name[..]);
             steps.chain(hidden.name.as_deref()).collect::<Vec<_>>().join(&b'/')

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 /// An attribute removed from a tree.
 pub(crate) struct LeftOut {
     pub(crate) name: Box<[u8]>,
-    /// Linux has such attributes, but not on files of this type.
+    /// Linux supports such attributes, but not on files of this type.
     pub(crate) is_misplaced: bool,
     /// The first node that had it.
     pub(crate) first: NodeId,
@@ -18,7 +18,7 @@ pub(crate) struct LeftOut {
 }
 
 impl LeftOut {
-    /// A note about it; `path` is that of the first node, quoted.
+    /// Makes a note about the attribute; `path` is that of the first node, quoted.
     pub(crate) fn note(&self, path: String) -> Note {
         let (name, files) = (quoted(&self.name), self.files);
         match self.is_misplaced {
@@ -94,7 +94,7 @@ fn is_empty_list(xattr: &Xattr) -> bool {
 /// Archives may store the owning group's permissions there instead (bsdtar). As in Linux, a list
 /// equivalent to a mode is dropped.
 pub(crate) fn follow_access_lists(tree: &mut Tree) {
-    // By set: the permissions, and the set to keep.
+    // By set: the permissions, and the set that is kept.
     let mut sets: BTreeMap<XattrSetId, Option<(u16, XattrSetId)>> = BTreeMap::new();
     for id in (0..tree.node_slots().fit_u32()).map(NodeId) {
         let (set, kind) = (tree.node(id).xattrs, tree.node(id).kind);

@@ -168,10 +168,10 @@ pub(crate) struct Tree {
     xattr_ids: BTreeMap<Box<[Xattr]>, u32>,
     /// Paths of [`Payload::HostAt`].
     host_paths: Vec<Box<[u8]>>,
-    /// Times of host files as the host has them, where the volume gets others.
+    /// Times of host files on the host, if the volume gets other times.
     host_times: BTreeMap<NodeId, Timestamp>,
     hidden: Vec<Hidden>,
-    /// Whether any of it comes from image layers.
+    /// Whether the tree contains parts of image layers.
     is_layered: bool,
 }
 
@@ -296,13 +296,13 @@ impl Tree {
         }
     }
 
-    /// Remembers where a host file lies that gets another path here.
+    /// Remembers the original path of a host file that gets a different path here.
     pub(crate) fn host_at(&mut self, root: u16, path: Vec<u8>) -> Payload {
         self.host_paths.push(path.into());
         Payload::HostAt { root, path: self.host_paths.len().fit_u32() - 1 }
     }
 
-    /// Gives a node another time than its source has.
+    /// Gives a node a time other than its source's.
     pub(crate) fn retime(&mut self, id: NodeId, mtime: Timestamp) {
         let node = self.node_mut(id);
         let old = std::mem::replace(&mut node.mtime, mtime);
@@ -311,7 +311,7 @@ impl Tree {
         }
     }
 
-    /// The time of a host file as the host has it, if the volume gets another.
+    /// The time of a host file on the host, if the volume gets another.
     pub(crate) fn host_time(&self, id: NodeId) -> Option<Timestamp> {
         self.host_times.get(&id).copied()
     }
@@ -354,7 +354,7 @@ impl Tree {
                 self.set_meta(node, meta);
                 return Ok(node);
             }
-            // The file that it replaces had hidden a directory of that name below the tree.
+            // The replaced file had hidden a directory of that name below the tree.
             self.hide(dir, name);
         }
         self.put(
@@ -501,12 +501,12 @@ impl Tree {
         true
     }
 
-    /// Records that sources remove `dir`/`name` from whatever lies below the tree.
+    /// Records that sources remove `dir`/`name` from trees that lie below this one.
     pub(crate) fn hide(&mut self, dir: NodeId, name: &[u8]) {
         self.hidden.push(Hidden { dir: self.steps_to(dir), name: Some(name.to_vec()) });
     }
 
-    /// Records that sources remove everything in `dir` from whatever lies below the tree.
+    /// Records that sources remove everything in `dir` from trees that lie below this one.
     pub(crate) fn hide_contents(&mut self, dir: NodeId) {
         self.hidden.push(Hidden { dir: self.steps_to(dir), name: None });
     }
@@ -519,7 +519,7 @@ impl Tree {
         self.entries_to(dir).into_iter().map(step).collect()
     }
 
-    /// Records something that sources hide in whatever lies below the tree.
+    /// Records something that sources hide in trees that lie below this one.
     pub(crate) fn add_hidden(&mut self, hidden: Hidden) {
         self.hidden.push(hidden);
     }

@@ -1,4 +1,4 @@
-//! How archives end and what may follow: nothing is dropped silently.
+//! How archives may end, and what may follow them: nothing is dropped silently.
 
 mod common;
 
@@ -40,7 +40,7 @@ fn empty_archives_are_zeros() {
     for blocks in [1, 2, 20, 1000] {
         assert_eq!(build(&[&zeros(blocks)]).unwrap(), (0, vec![]), "{blocks} blocks");
     }
-    // An archive too long to read unless holes are skipped.
+    // An archive that is too long to read, unless holes are skipped.
     let dir = tempfile::tempdir().unwrap();
     let archive = dir.path().join("a.tar");
     fs::File::create(&archive).unwrap().set_len(8 << 40).unwrap();
@@ -85,7 +85,7 @@ fn a_lone_zero_block_drops_nothing() {
 #[test]
 fn what_follows_the_end_is_told() {
     let (a, b) = (file(b"a", b"1"), file(b"b", b"2"));
-    // GNU tar and bsdtar do not read it either.
+    // GNU tar and bsdtar do not read what follows, either.
     for (between, at) in [(2, 2048), (18, 10240)] {
         let (files, notes) = build(&[&a, &zeros(between), &b, &zeros(2)]).unwrap();
         assert_eq!((files, notes.len()), (1, 1), "{notes:?}");

@@ -308,7 +308,7 @@ fn layers_hide_what_their_whiteouts_name() {
     assert_clean(&image);
     assert_kernel_sees(&image, &path("expected"));
     let expected = sha256(&image);
-    // Same from an archive of the layout, plain and compressed.
+    // The same from an archive of the layout, plain and compressed.
     let archive = path("layout.tar");
     assert!(pack(&path("layout"), &archive, &[]));
     build_from(&[Source::Guess(archive.clone())], &image).unwrap();

@@ -51,7 +51,7 @@ async fn list(dir: &Node) -> Vec<Vec<u8>> {
     names
 }
 
-/// Names in the root of a disk, and what they lead to, after recovery.
+/// Names in the root of a disk after recovery, with what they lead to.
 fn recovered(disk: Vec<u8>) -> BTreeMap<String, String> {
     let rt = Rt::real(Default::default());
     let cache = PageCache::new(&rt, CacheConfig::with_budget(8 << 20)).unwrap();
@@ -85,7 +85,7 @@ fn recovered(disk: Vec<u8>) -> BTreeMap<String, String> {
     found.unwrap()
 }
 
-/// Whether a name leads to what the generation has there.
+/// Whether a name leads to the file that the generation has under it.
 fn is_of(generation: &str, name: &str, text: &str) -> bool {
     let n: usize = name[1..].parse().unwrap_or_else(|_| panic!("a name that nobody gave: {name}"));
     match n % 7 {

@@ -20,7 +20,7 @@ impl Made {
         Self { dir }
     }
 
-    /// With one of everything in the source.
+    /// Creates a source that contains one of everything.
     fn full() -> Self {
         let made = Self::new();
         make_source(&made.source());
@@ -58,7 +58,8 @@ fn every_block_size() {
     for bytes in [1024, 2048, 4096] {
         made.check(VolumeOptions { block_size: block(bytes), ..Default::default() });
     }
-    // Larger than the page size. Linux mounts those only since 6.19, so check with e2fsck.
+    // These blocks are larger than a page. Linux mounts such volumes only since 6.19, so check with
+    // e2fsck.
     for bytes in [8192, 16_384, 65_536] {
         build_directory(
             &made.source(),
@@ -176,7 +177,7 @@ fn room_that_was_asked_for_is_there() {
     assert_clean(&made.image());
     let used = report.image_bytes - report.free_bytes;
     assert!(report.free_bytes >= used / 5 && report.free_bytes < used / 4, "{report:?}");
-    // Room is for files, too.
+    // The room is also for new inodes.
     let needed = report.used_inodes;
     assert!(report.free_inodes >= 64 && report.free_inodes >= needed / 5, "{report:?}");
     for mib in [16, 200, 1500] {
@@ -283,7 +284,7 @@ fn resize2fs_grows_and_tune2fs_edits() {
     }
 }
 
-/// resize2fs moves whatever is in the way of new descriptors. The orphan file and the resize
+/// resize2fs moves whatever is in the way of new descriptors, so the orphan file and the resize
 /// inode's map must not be there.
 #[test]
 fn volumes_grow_past_their_reserved_descriptors() {

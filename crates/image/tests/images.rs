@@ -242,7 +242,7 @@ fn one_of_several_images_is_chosen_by_name() {
     assert_eq!(choose(&docker, None, Some("linux/arm64")).unwrap(), "two");
     assert_eq!(choose(&docker, None, Some("linux/amd64")).unwrap(), "one");
 
-    // Same for layouts.
+    // The same for layouts.
     let layout = |tags: &[(&str, usize)]| {
         let blob = |bytes: &[u8]| {
             case.write(&format!("oci/blobs/sha256/{}", hex(bytes)), bytes);
@@ -314,7 +314,7 @@ fn damaged_docker_archives_are_refused() {
     let old = tar(&[file(b"repositories", b"{}"), file(b"1/layer.tar", &lower), file(b"1/json", b"{}")]);
     let error = case.error(&case.write("old.tar", &old));
     assert!(error.contains("before 1.10") && error.contains("save it again"), "{error}");
-    // Next to layers, the list must be one.
+    // Next to layers, the file must be a valid list.
     for (list, told) in [
         (&b"{\"bad"[..], "EOF while parsing"),
         (b"[]", "it lists no image"),
@@ -381,7 +381,7 @@ fn blobs_that_are_no_manifest_are_refused() {
         let report = case.build(&case.options(), &layout(&case, &format!("{{{manifest}}}"))).unwrap();
         assert_eq!(report.files, 0);
     }
-    // An empty file is no archive, packed or not.
+    // An empty file is not an archive, compressed or not.
     for empty in [Vec::new(), gzip(b"")] {
         let manifest = format!(r#"{{"layers":[{{{LAYER},{}}}]}}"#, blob(&case, &empty));
         let source = layout(&case, &format!("{{{}}}", blob(&case, manifest.as_bytes())));
@@ -414,7 +414,7 @@ fn configurations_tell_the_platform_where_descriptors_do_not() {
     assert!(error.contains("no image for linux/arm64; it has linux/amd64"), "{error}");
     let two = layout(&case, &format!("{{{amd64}}},{{{arm64}}}"));
     assert_eq!(choose(&two, None, Some("linux/arm64")).unwrap(), "arm64");
-    // What the error names can be chosen.
+    // Each of the images that the error lists can be selected.
     let named = |of: &str| {
         let platform = r#""platform":{"os":"linux","architecture":"x"}"#;
         format!(r#"{{{of},{platform},"annotations":{{"org.opencontainers.image.ref.name":"t"}}}}"#)
@@ -424,7 +424,7 @@ fn configurations_tell_the_platform_where_descriptors_do_not() {
     let digest = arm64.split('"').nth(3).unwrap();
     assert!(error.contains(&format!("\"t\" for linux/x as {digest}")), "{error}");
     assert_eq!(choose(&same, Some(digest), None).unwrap(), "arm64");
-    // So can images of an index within the index.
+    // So can images in an index within the index.
     let nested = blob(&case, format!(r#"{{"manifests":[{{{amd64}}},{{{arm64}}}]}}"#).as_bytes());
     let nested =
         layout(&case, &format!(r#"{{"mediaType":"application/vnd.oci.image.index.v1+json",{nested}}}"#));
@@ -436,7 +436,7 @@ fn configurations_tell_the_platform_where_descriptors_do_not() {
     assert!(error.contains("no image \"none\"; it has sha256:"), "{error}");
 }
 
-/// An OCI layout and an unpacked archive with one layer.
+/// Creates an OCI layout and an unpacked archive with one layer.
 fn directories(case: &Case) -> [PathBuf; 2] {
     let layer = tar_of_one(b"f", b"f");
     let manifest = format!(
@@ -535,8 +535,9 @@ fn no_more_is_spooled_than_fits_the_volume() {
     let case = Case::new();
     let volume = |bytes| VolumeOptions { size: SizePolicy::Fixed(bytes), ..Default::default() };
     let build = |sources: &[Source], bytes: u64, layers: bool| {
-        // The spool is next to the image, where there is little room. Each build has its own: a
-        // process that another test is starting may hold the last spool for a moment, and its room.
+        // The spool is next to the image, where there is little room. Use a new mount for each
+        // build, because a process that another test is starting may hold the previous spool, and
+        // its room, for a moment.
         let small = Mount::small().expect("mounts are allowed");
         let volume = volume(bytes);
         try_build(&BuildOptions { volume, layers, ..options(small.path().join("image")) }, sources)

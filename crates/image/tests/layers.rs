@@ -173,7 +173,7 @@ fn whiteouts_hide_lower_layers_only() {
             &[&["a/.wh.f=", "a/g=g"]],
             &[("a", "-> d/e"), ("d", LISTED), ("d/e", LISTED), ("d/e/g", "g (1 links)")],
         ),
-        // Through such a link, to what this layer turns into a link.
+        // Through such a link, to a path that this layer turns into a link.
         (
             &["lib->usr/lib", "usr/", "usr/lib/", "usr/lib/old=1", "new/lib/x=1"],
             &[&["lib/so=s", "usr->new", "usr/.wh.lib="]],
@@ -186,7 +186,7 @@ fn whiteouts_hide_lower_layers_only() {
                 ("new/lib/so", "s (1 links)"),
             ],
         ),
-        // Hard links to what the same layer hides: the file gets another name.
+        // Hard links to files that the same layer hides: the file gets another name.
         (&["a=A"], &[&["b==a", ".wh.a="]], &[("b", "A (1 links)")]),
         (
             &["d/", "d/a=A", "d/l->t"],
@@ -194,7 +194,7 @@ fn whiteouts_hide_lower_layers_only() {
             &[("b", "A (2 links)"), ("c", "A (2 links)"), ("m", "-> t")],
         ),
         (&["a=A"], &[&["b==a"]], &[("a", "A (2 links)"), ("b", "A (2 links)")]),
-        // Hard links to what the same layer adds, under a name that it hides below.
+        // Hard links to files that the same layer adds, under a name that it hides below.
         (&["a=old"], &[&["a=new", "b==a", ".wh.a="]], &[("a", "new (2 links)"), ("b", "new (2 links)")]),
         // AUFS's private files stay out; hard links to them keep the contents.
         (
@@ -239,7 +239,7 @@ fn whiteouts_hide_lower_layers_only() {
 
 #[test]
 fn files_of_a_layer_win_over_its_unlisted_directories() {
-    // Through the lower layer's link, the upper one gives a name twice.
+    // The upper layer contains a name twice, because of a link in the lower one.
     for (upper, expected, told) in [
         (&["a/b/", "c=8"][..], &[("a", "-> c"), ("c", "8 (1 links)")][..], "\"/a/b\" left out"),
         (
@@ -296,7 +296,7 @@ fn hard_links_go_through_links_of_lower_layers() {
                 ("x", "new (2 links)"),
             ],
         ),
-        // Nothing is new.
+        // The upper layer contains nothing new.
         (lower, &["x==lib/y"], &[("usr/lib/y", "old (2 links)"), ("x", "old (2 links)")]),
         // Through two links, and where the target does not exist below.
         (
@@ -383,7 +383,8 @@ impl Random {
         marks.sort();
         marks.dedup();
         let mut lines: Vec<String> = entries.values().cloned().chain(marks).collect();
-        // Link only to files of this layer: which lower file is meant may depend on links.
+        // Link only to files of this layer: for others, symbolic links may change which lower file
+        // a path leads to.
         for (path, _) in links {
             let target = entries.iter().find(|(_, line)| line.contains('=') && !line.contains("=="));
             let free = !entries.keys().any(|other| {
@@ -422,7 +423,8 @@ fn the_order_of_entries_means_nothing() {
                 .map(|lines| archive(&lines.iter().map(|line| &line[..]).collect::<Vec<_>>()))
                 .collect()
         };
-        // Links of the layers may form cycles; then no directory can be created below them.
+        // Links of the layers may form cycles; in that case, no directory can be created below
+        // them.
         let build = |layers: &[Vec<String>]| {
             let made = Layers::new();
             let built = made.build(&made.sources(&pack(layers)));
@@ -486,7 +488,7 @@ fn change(random: &mut Random, root: &Path, n: usize) {
     }
 }
 
-/// As in a system whose `/bin` is a link to `/usr/bin`, with an application's tree added.
+/// A system whose `/bin` is a link to `/usr/bin`, to which an application's tree is added.
 #[test]
 fn directories_of_plain_sources_merge_with_what_links_of_earlier_ones_lead_to() {
     let base = archive(&[
@@ -544,7 +546,7 @@ fn directories_of_plain_sources_merge_with_what_links_of_earlier_ones_lead_to() 
         let Some(seen) = layers.shape() else { return };
         assert_eq!(seen, expected, "{sources:?}");
     }
-    // A name that is the same twice, through the link, is reported.
+    // A name that occurs twice because of the link is reported.
     let twice = layers
         .sources(&[archive(&["usr/bin/sh=shell", "bin->usr/bin"]), archive(&["usr/bin/x=1", "bin/x=2"])]);
     let notes = try_build(&options(layers.image()), &twice).unwrap().notes;
@@ -626,7 +628,7 @@ fn directories_of_overlayfs_are_layers() {
             assert!(left.is_empty(), "{name}: {left:?}");
         }
         drop(mount);
-        // Same from a tar with the attributes.
+        // The same from a tar with these attributes.
         let archive = disk.path("upper.tar");
         let upper = path("upper");
         let args = ["--xattrs", "--xattrs-include=*", "--format=pax", "-C", upper.to_str().unwrap(), "-cf"];
@@ -664,7 +666,7 @@ fn unpacked_layers_hide_what_packed_ones_do() {
         ];
         assert_eq!(seen, shaped(&expected));
     }
-    // Unless layers are requested, they are treated as files, with a note.
+    // Unless layers are requested, marks are treated as files, with a note.
     let notes = try_build(&options(layers.image()), &sources).unwrap().notes;
     assert_eq!(notes.len(), 1, "{notes:?}");
     let told = notes[0].to_string();

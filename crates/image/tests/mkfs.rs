@@ -180,13 +180,13 @@ fn a_volume_made_in_place_is_there_as_a_whole_or_not_at_all() {
             uuid: Some([7; 16]),
             hash_seed: Some([8; 16]),
             block_size: BlockSize::from_bytes(block),
-            // So small a volume has no room for a journal of large blocks.
+            // Such a small volume has no room for a journal with large blocks.
             journal: if block == 1024 { JournalSize::Blocks(1024) } else { JournalSize::None },
             ..sized(BYTES as u64)
         };
         make(&image, &volume);
         let new = fs::read(&image).unwrap();
-        // An older volume's superblock, and what is left of its contents.
+        // The superblock of an older volume, and remains of its contents.
         let mut old = vec![OLD; BYTES];
         old[..4096].copy_from_slice(&new[..4096]);
         let disk = Arc::new(MemDevice::from_bytes(old.clone()));
@@ -219,7 +219,7 @@ fn a_volume_made_in_place_is_there_as_a_whole_or_not_at_all() {
             }
             assert!(done.iter().filter(|&&byte| byte == OLD).count() > BYTES / 4, "free blocks are left");
         }
-        // Wherever a crash comes, there is the old volume, no volume, or all of the new one.
+        // After a crash at any time, there is the old volume, no volume, or the complete new one.
         let log = record.log();
         let is_volume = |disk: &[u8]| disk[1024 + 0x38..][..2] == [0x53, 0xef];
         let (mut gone, mut whole) = (0, 0);
@@ -254,7 +254,7 @@ fn a_volume_in_place_has_blocks_that_its_disk_takes_and_must_fit() {
     assert!(matches!(error, BuildError::TooSmall { needed: 4_194_304, given: 3_145_728 }), "{error}");
 }
 
-/// A disk with blocks of this many bytes.
+/// A disk with blocks of the given size.
 #[derive(Debug)]
 struct OfBlocks(MemDevice, u32);
 

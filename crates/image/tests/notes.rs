@@ -151,7 +151,7 @@ fn a_file_from_the_future_keeps_its_time_and_does_not_date_the_volume() {
     date("past", 1_000_000_000);
     fs::File::open(&source).unwrap().set_modified(at(900_000_000)).unwrap();
     assert_eq!(dates(), [1_000_000_000; 2]);
-    // Without any other time, it is made now.
+    // If nothing has a time, the volume gets the current time.
     fs::remove_file(source.join("past")).unwrap();
     fs::File::open(&source).unwrap().set_modified(at(15_000_000_000)).unwrap();
     let [created, checked] = dates();

@@ -95,7 +95,7 @@ fn archives_cut_short_name_the_entry() {
     archive.extend(pax("path", b"the-second-entry"));
     archive.extend(file(b"short", &[2; 3000]));
     let first_end = 512 + 3072;
-    // Also between entries and after the last one, where only the end is missing.
+    // Also cut between entries and after the last one, where only the end is missing.
     for cut in (1..archive.len()).step_by(37).chain([first_end, archive.len()]) {
         let error = case.raw_tar(&archive[..cut]).expect_err("cut short").to_string();
         if cut > 512 && cut < first_end {
@@ -128,7 +128,7 @@ fn damaged_archives_are_refused_or_read_but_never_crash() {
             let at = bytes.next() as usize % bad.len();
             bad[at] = bytes.next() as u8;
         }
-        // Headers with valid checksums get further.
+        // Headers with valid checksums get further in the parser.
         for at in (0..bad.len()).step_by(512) {
             if &bad[at + 257..at + 262] == b"ustar" {
                 let fixed = checksummed(bad[at..at + 512].to_vec());
@@ -260,7 +260,7 @@ fn sources_that_change_are_noticed() {
         (|path| fs::remove_file(path).unwrap(), "cannot open"),
         (
             |path| {
-                // Atomically, because the other thread may be about to open it.
+                // Replace it atomically, because the other thread may be about to open it.
                 std::os::unix::fs::symlink("/etc/passwd", path.with_extension("new")).unwrap();
                 fs::rename(path.with_extension("new"), path).unwrap();
             },
@@ -372,7 +372,7 @@ fn attributes_that_linux_does_not_hand_out_are_refused() {
     build(64 << 10, Some(true)).unwrap();
     assert_clean(&case.image());
     fs::remove_file(case.image()).unwrap();
-    // Features unknown to GRUB are never added unasked.
+    // Features that GRUB does not know are never added unless requested.
     for ea_inode in [None, Some(false)] {
         let refused = build(64 << 10, ea_inode).unwrap_err().to_string();
         assert!(refused.contains("\"/a/long\" need") && refused.contains("-O ea_inode"), "{refused}");

@@ -44,7 +44,7 @@ pub struct AddOptions {
     pub image_name: Option<String>,
     /// Same as [`crate::BuildOptions::layers`]; whiteouts also remove files of the volume.
     pub layers: bool,
-    /// Same as [`crate::BuildOptions::overrides`], for what the sources hold. Paths of a device
+    /// Same as [`crate::BuildOptions::overrides`], for files of the sources. Paths of a device
     /// table begin at the directory; labels follow the paths on the volume.
     pub overrides: Overrides,
 }
@@ -148,7 +148,7 @@ pub fn add(
     let space = volume.space();
     let closed = rt.block_on(async {
         let closed = volume.clone().close().await.map_err(failed);
-        // Its errors were already returned when the volume was closed.
+        // The cache's errors were already returned when the volume was closed.
         let _ = cache.close().await;
         closed
     })?;

@@ -42,13 +42,13 @@ pub(super) async fn follow_or_make(
     walk_path(&nodes, &Some(start.clone()), path, Follow::Yes).await
 }
 
-/// The nodes of a path on the volume; `None` for a name that is missing, or below one that is.
+/// The nodes of a path on the volume; `None` for a missing name, and for names below it.
 struct Nodes<'a> {
     caller: &'a Caller,
     root: &'a Node,
     path: &'a [u8],
-    /// Makes directories of missing names and of other files, except these, whose names then count
-    /// as missing.
+    /// Creates directories for missing names, and in place of other files. The exceptions are these
+    /// files; their names count as missing.
     made_beside: Option<&'a BTreeSet<InodeNumber>>,
 }
 
@@ -86,7 +86,7 @@ impl PathNodes for Nodes<'_> {
     async fn read_link(&self, link: &Option<Node>) -> Result<Vec<u8>> {
         let Some(link) = link else { return Ok(Vec::new()) };
         let mut target = link.read_link().await?;
-        // Where a file is in the place of a directory, it is the caller who decides.
+        // If a file is where a directory should be, the caller decides, so drop trailing slashes.
         while target.len() > 1 && target.ends_with(b"/") {
             target.pop();
         }
@@ -100,7 +100,7 @@ pub(super) async fn remove(caller: &Caller, dir: &Node, name: &[u8]) -> Result<(
     if !is_dir(&node) {
         return dir.unlink(caller, name).await;
     }
-    // Emptying it would also empty it under its other names.
+    // Emptying the directory would also empty it under its other names.
     dir.check_only_name(caller, name).await?;
     let mut todo = vec![(dir.clone(), name.to_vec(), node)];
     while let Some((above, name, node)) = todo.last().cloned() {

@@ -25,7 +25,7 @@ pub(super) struct Adder<'a> {
     reader: Reader,
     /// Inodes with several names, by node of the tree.
     linked: BTreeMap<NodeId, Node>,
-    /// Inodes of files that layers list; other files give way to directories that they imply.
+    /// Inodes of files that layers list. Other files give way to implied directories.
     listed: BTreeSet<InodeNumber>,
     /// Entries that listed files replace: through a symbolic link of the volume, two paths may be
     /// the same.
@@ -80,8 +80,8 @@ impl<'a> Adder<'a> {
         // Directories get their times last, because filling them changes those.
         let mut dirs = Vec::new();
         let mut todo = vec![(top, NodeId::ROOT)];
-        // Unlisted directories of layers that meet something else. They wait until all links to
-        // directories are in place.
+        // Unlisted directories of layers whose names belong to something else. They wait until all
+        // links to directories are in place.
         let mut late: Vec<(Node, EntryId)> = Vec::new();
         loop {
             let Some((dir, id)) = todo.pop() else {
@@ -163,7 +163,7 @@ impl<'a> Adder<'a> {
         done.map_err(failed)
     }
 
-    /// Whether the name of a directory of the tree is that of another file on the volume.
+    /// Whether the name of a directory of the tree belongs to another kind of file on the volume.
     async fn meets_other(&self, dir: &Node, entry: EntryId) -> Result<bool, BuildError> {
         let tree = self.origin.tree;
         let there = find(&self.caller, dir, tree.entry_name(entry)).await;
@@ -188,8 +188,9 @@ impl<'a> Adder<'a> {
             if is_dir(&there) {
                 return Ok(there);
             }
-            // A directory may merge with the target of a link, except in layers: these list what is
-            // a directory in the resulting image. Unlisted ones of layers: see `behind`.
+            // A directory may merge with the target of a link, except in layers, because they list
+            // what is a directory in the resulting image. For directories that a layer does not
+            // list, see `behind`.
             if !tree.is_layered()
                 && let Some(target) = follow(&self.caller, &self.root, dir, name).await.map_err(failed)?
                 && is_dir(&target)
@@ -343,8 +344,8 @@ impl<'a> Adder<'a> {
     /// Sets the source's owner, extended attributes and mode, and removes other attributes.
     ///
     /// Changing the owner clears the set-ID bits and an access list changes the mode, so the mode
-    /// comes last. A directory may have existed before: what can be refused comes first, in one
-    /// step, so that it then keeps all that it had.
+    /// comes last. A directory may have existed before, so the changes that can be refused come
+    /// first, in one step; if they are, the directory keeps its attributes.
     async fn attributes(&self, made: &Node, id: NodeId) -> extant_fs::Result<()> {
         let tree = self.origin.tree;
         let node = tree.node(id);

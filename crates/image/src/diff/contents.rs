@@ -32,7 +32,7 @@ enum Piece {
     Stored(BlockRef),
     Host(Vec<u8>),
     Hole(u64),
-    /// Unreadable.
+    /// An unreadable part of this length.
     Lost(u64),
 }
 
@@ -72,7 +72,7 @@ pub(super) async fn open(
 /// file. Parts that are unreadable on either side are reported and not compared.
 ///
 /// # Errors
-/// The side that could not be read to that end, and why.
+/// The side that could not be read up to there, and why.
 pub(super) async fn first_difference(
     path: &[u8],
     mut a: Reader,

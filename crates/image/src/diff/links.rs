@@ -11,19 +11,19 @@ const MEMORY_BYTES: usize = 48 << 20;
 /// Pairs of files met under the same path.
 #[derive(Debug, Default)]
 pub(super) struct Pairs {
-    /// For each side: partner and first path, by file.
+    /// For each side, the partner and the first path of each file.
     sides: [BTreeMap<Identity, (Identity, Vec<u8>)>; 2],
     memory_bytes: usize,
 }
 
-/// How a pair has been met before.
+/// Whether the files of a pair were met before.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Met {
-    /// Neither file has.
+    /// Neither file was met before.
     First,
-    /// Both have, under the same path.
+    /// Both were met before, under the same path.
     Again,
-    /// One has, or both have under different paths: the first path of each.
+    /// One was met before, or both were under different paths: the first path of each.
     Apart(Option<Vec<u8>>, Option<Vec<u8>>),
 }
 

@@ -58,7 +58,7 @@ pub enum Times {
     All,
 }
 
-/// What to compare.
+/// Which properties to compare, and how much to report.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Options {
     /// Times to compare.
@@ -106,14 +106,14 @@ pub enum Difference {
     Target(Vec<u8>, Vec<u8>),
     /// An extended attribute or access control list.
     Attribute {
-        /// Its full name.
+        /// The attribute's full name.
         name: Vec<u8>,
-        /// Its value in A, if it is there.
+        /// The value in A, if present.
         a: Option<Vec<u8>>,
-        /// Its value in A, if present.
+        /// The value in B, if present.
         b: Option<Vec<u8>>,
     },
-    /// A path that the file is another name of, on one side only, or different on both.
+    /// An earlier path of the same file, on one side only, or different on both.
     Links(Option<Vec<u8>>, Option<Vec<u8>>),
     /// Sizes of a regular file.
     Size(u64, u64),
@@ -181,16 +181,16 @@ struct Comparison<'a> {
     options: Options,
     report: &'a mut dyn Report,
     pairs: Pairs,
-    /// For each volume, how much content may still be read.
+    /// For each volume, the amount of contents that may still be read.
     allowances: [Option<Allowance>; 2],
     found: u64,
 }
 
-/// What part of a comparison has ended.
+/// Which part of a comparison has ended.
 enum Ended {
-    /// This path's.
+    /// The comparison of this path.
     Path,
-    /// All of it.
+    /// The whole comparison.
     All,
 }
 
@@ -275,8 +275,7 @@ impl Comparison<'_> {
         }
     }
 
-    /// The next name of one side. Anything unreadable there is reported, and its path is
-    /// remembered.
+    /// The next name of one side. Unreadable names are reported, and their paths are remembered.
     async fn next(
         &mut self,
         side: Side,
@@ -317,7 +316,7 @@ impl Comparison<'_> {
             Side::A => (&self.a, &self.b),
             Side::B => (&self.b, &self.a),
         };
-        // Names below it are reported one by one.
+        // Names below `lost+found` are reported one by one.
         if item.path == b"lost+found"
             && item.is_directory()
             && tree.is_root()

@@ -42,7 +42,7 @@ pub(super) struct Attributes {
 /// A file found by a walk.
 #[derive(Debug)]
 pub(super) struct Item {
-    /// Relative to the top.
+    /// The path, relative to the top.
     pub(super) path: Vec<u8>,
     pub(super) attributes: Attributes,
     pub(super) node: Node,
@@ -54,7 +54,7 @@ pub(super) enum Node {
     Host(PathBuf),
 }
 
-/// Flags that describe how a file is stored rather than what it is.
+/// Flags that describe how a file is stored rather than what it contains.
 fn stored_as() -> InodeFlags {
     InodeFlags::HUGE_FILE
         | InodeFlags::EXTENTS
@@ -101,7 +101,7 @@ impl Item {
         self.attributes.kind == FileKind::Directory
     }
 
-    /// Whether both are the same file of the same volume.
+    /// Whether both items are the same file of the same volume.
     pub(super) fn is_same(&self, other: &Self, tree: &Tree<'_>, others: &Tree<'_>) -> bool {
         match (&self.node, &other.node, tree, others) {
             (

@@ -5,10 +5,10 @@ use extant_format::{Compat, Incompat, RoCompat, Superblock, Timestamp, UintExt};
 /// Which fields to compare.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Fields {
-    /// Those chosen when the volume was created or by `tune2fs`.
+    /// Fields chosen when the volume was created, or set by `tune2fs`.
     #[default]
     Settings,
-    /// Also those that distinguish copies or uses of a volume: UUID, seeds, times, counts, state,
+    /// Also fields that distinguish copies or uses of a volume: UUID, seeds, times, counts, state,
     /// free space.
     All,
 }
@@ -17,7 +17,7 @@ pub enum Fields {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Value {
-    /// A number: of bytes, blocks or seconds if the field's name says so.
+    /// A number; the field's name says whether it counts bytes, blocks or seconds.
     Number(u64),
     /// A set of names.
     Names(Vec<String>),
@@ -32,11 +32,11 @@ pub enum Value {
 /// A field in which two volumes differ.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VolumeDifference {
-    /// Its name.
+    /// The field's name.
     pub field: &'static str,
-    /// Its value in A.
+    /// The value in A.
     pub a: Value,
-    /// Its value in B.
+    /// The value in B.
     pub b: Value,
 }
 
@@ -50,7 +50,7 @@ pub fn compare_volumes(a: &Superblock, b: &Superblock, fields: Fields) -> Vec<Vo
     pairs.filter(|(a, b)| a.1 != b.1).map(|((field, a), (_, b))| VolumeDifference { field, a, b }).collect()
 }
 
-/// Features without the marks of use, which a clean volume does not have.
+/// Features, without those that only mark a volume in use: a clean volume does not have them.
 fn features(sb: &Superblock) -> Value {
     let compat: Compat = sb.compat();
     let incompat = sb.incompat().difference(Incompat::RECOVER);

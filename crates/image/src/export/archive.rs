@@ -1,4 +1,5 @@
-//! An archive file, compressed according to its name, which it takes only once it is complete.
+//! An archive file, compressed according to its name. The name appears only once the archive is
+//! complete.
 
 use crate::BuildError;
 use crate::write::{Naming, NewFile, behind_links};
@@ -24,7 +25,8 @@ pub enum Compression {
 }
 
 impl Compression {
-    /// Determined by the file name's extension; `None` for a format that cannot be written here.
+    /// Chooses the compression by the file name's extension; `None` for a format that cannot be
+    /// written here.
     pub fn of(path: &Path) -> Option<Self> {
         Some(match path.extension().and_then(OsStr::to_str) {
             Some("gz" | "tgz") => Self::Gzip,
@@ -40,7 +42,7 @@ impl Compression {
 /// previous file.
 pub struct Archive {
     encoder: Encoder,
-    /// Gets its name at the end; `None` if written in place, as to a pipe.
+    /// The file that gets its name at the end; `None` if it is written in place, such as a pipe.
     pending: Option<NewFile>,
 }
 
@@ -78,7 +80,8 @@ impl Archive {
     /// Completes the archive and gives it its name.
     ///
     /// # Errors
-    /// The rest cannot be written, or the name not be given; a file under the name stays as it was.
+    /// The rest cannot be written, or the archive cannot be given its name; an existing file of
+    /// that name stays as it was.
     pub fn finish(self) -> io::Result<()> {
         let file = match self.encoder {
             Encoder::None(file) => file,

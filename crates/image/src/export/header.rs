@@ -72,7 +72,7 @@ impl Entry<'_> {
 pub(super) fn sparse_map(regions: &[ByteRange], size: u64) -> Vec<u8> {
     use std::io::Write;
     let mut map = Vec::new();
-    // A trailing hole is recorded as an empty region at the end, as in GNU tar.
+    // Like GNU tar, record a trailing hole as an empty region at the end.
     let ends = regions.last().is_none_or(|last| last.end < size);
     let _ = writeln!(map, "{}", regions.len() + usize::from(ends));
     for region in regions {
@@ -174,7 +174,7 @@ impl Records {
             }
             let mut key = b"SCHILY.xattr.".to_vec();
             for &byte in name {
-                // As GNU tar does: `=` would end the keyword.
+                // Escape `=` like GNU tar: it would end the keyword.
                 match byte {
                     b'=' => key.extend_from_slice(b"%3D"),
                     b'%' => key.extend_from_slice(b"%25"),

@@ -1,4 +1,4 @@
-//! Host directories as a destination. No name and no link leads outside.
+//! Host directories as a destination. No name and no link leads outside the destination.
 //!
 //! Every step is relative to an open directory, takes a single name, and follows no symbolic link,
 //! whether exported from the volume or already there.
@@ -30,7 +30,7 @@ impl<'a> SafeName<'a> {
     }
 }
 
-/// What attributes are set on.
+/// A file whose attributes are set.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Target<'a> {
     /// An open file or directory.
@@ -231,8 +231,8 @@ impl Target<'_> {
     }
 
     /// Removes an extended attribute. Ignores a missing attribute, and files that cannot have any.
-    /// Looks first: most files have none, and removing a missing attribute still writes to the
-    /// inode.
+    /// Looks for the attribute first: most files have none, and removing a missing attribute still
+    /// writes to the inode.
     pub(super) fn remove_xattr(&self, name: &[u8]) -> io::Result<()> {
         let mut none = [0_u8; 0];
         let there = match self {

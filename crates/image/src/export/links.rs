@@ -15,7 +15,7 @@ pub(super) struct Links {
 }
 
 impl Links {
-    /// The path under which the file was exported before, if it was.
+    /// The path under which the file was already exported, if it was.
     pub(super) fn earlier(&mut self, inode: &Inode) -> Option<Vec<u8>> {
         if inode.links() < 2 {
             return None;

@@ -35,14 +35,14 @@ pub trait Watch {
     fn advanced(&mut self, bytes: u64);
     /// Something is unreadable. For contents, called once per unreadable part ([`Error::Lost`]).
     fn unreadable(&mut self, path: &[u8], error: Error);
-    /// A name, a directory or a part of one is unreadable, and there is no more to say about it.
+    /// A name, a directory or a part of one is unreadable, and no more is reported about it.
     fn missing(&mut self, path: &[u8], error: Error) {
         self.unreadable(path, error);
     }
     /// A file was read but could not be kept, or only in part.
     fn not_kept(&mut self, path: &[u8], loss: Loss);
-    /// Everything else about a path has been said, except that a directory's contents and
-    /// attributes follow. `is_kept` says whether the destination has the path now.
+    /// Called last for a path, except that a directory's contents and attributes follow. `is_kept`
+    /// says whether the destination contains the path now.
     fn settled(&mut self, _path: &[u8], _inode: &Inode, _is_kept: bool) {}
 }
 
@@ -73,7 +73,7 @@ pub enum Loss {
     /// Owner, mode or times.
     #[error("{what} cannot be set: {error}")]
     Metadata {
-        /// Which of them.
+        /// Which of these.
         what: &'static str,
         /// The system's error.
         error: io::Error,
@@ -81,8 +81,8 @@ pub enum Loss {
 }
 
 impl Loss {
-    /// Whether the loss is normal: a socket without its process, or an attribute that needs
-    /// privileges or support the destination lacks.
+    /// Whether the loss is to be expected: a socket without its process, or an attribute that needs
+    /// privileges, or support that the destination lacks.
     pub fn is_expected(&self) -> bool {
         match self {
             Self::Socket => true,
@@ -118,7 +118,7 @@ fn check_top(top: &Inode) -> Result<(), ExportError> {
     }
 }
 
-/// Counts for a finished export.
+/// Counts of a finished export.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Exported {
     /// Directories.

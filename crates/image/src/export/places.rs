@@ -1,4 +1,4 @@
-//! Files put one by one at paths of an archive or directory.
+//! Puts files one by one at paths of an archive or directory.
 
 use super::tar::Archive;
 use super::tree::Copy;
@@ -8,7 +8,7 @@ use extant_fs::Volume;
 use std::io::Write;
 use std::path::Path;
 
-/// An archive or directory that takes files one by one, each after the directory it is in.
+/// An archive or directory that takes files one by one, each after the directory that contains it.
 pub(crate) struct Places<'a>(Kind<'a>);
 
 enum Kind<'a> {
@@ -21,9 +21,9 @@ enum Kind<'a> {
 pub(crate) struct Place<'a> {
     /// Components of the path.
     pub(crate) depth: usize,
-    /// The last of them.
+    /// The last component.
     pub(crate) name: &'a [u8],
-    /// All of them.
+    /// The whole path.
     pub(crate) path: &'a [u8],
 }
 
@@ -40,7 +40,7 @@ impl<'a> Places<'a> {
         Ok(Self(Kind::Directory(Box::new(Copy::new(volume, directory, watch)?))))
     }
 
-    /// Reads what follows from another view of the volume.
+    /// From now on, reads from another view of the volume.
     pub(crate) fn read_from(&mut self, volume: &Volume) {
         match &mut self.0 {
             Kind::Archive(archive) => archive.volume = volume.clone(),
@@ -55,8 +55,8 @@ impl<'a> Places<'a> {
         }
     }
 
-    /// Puts a file, or a directory without its names, at a place. A file whose map is impossible is
-    /// reported, and does not end the whole.
+    /// Puts a file, or a directory without its entries, at a place. A file whose map is invalid is
+    /// reported, and does not end the export.
     pub(crate) async fn add(&mut self, place: Place<'_>, inode: &Inode) -> Result<(), ExportError> {
         let added = match &mut self.0 {
             Kind::Archive(archive) => archive.add(place.path, inode).await,
@@ -72,8 +72,8 @@ impl<'a> Places<'a> {
         }
     }
 
-    /// Makes the whole the volume's top directory: an archive gets an entry for it, a directory of
-    /// the host its attributes.
+    /// Makes the destination correspond to the volume's top directory: an archive gets an entry for
+    /// it, a directory of the host gets its attributes.
     pub(crate) async fn add_top(&mut self, top: &Inode) -> Result<(), ExportError> {
         match &mut self.0 {
             Kind::Archive(archive) => archive.add(b".", top).await,
@@ -84,10 +84,10 @@ impl<'a> Places<'a> {
         }
     }
 
-    /// Makes a directory that has no inode on the volume.
+    /// Creates a directory that has no inode on the volume.
     pub(crate) async fn enter(&mut self, place: Place<'_>) -> Result<(), ExportError> {
         match &mut self.0 {
-            // Paths are enough.
+            // In an archive, the paths of files are enough.
             Kind::Archive(_) => Ok(()),
             Kind::Directory(copy) => copy.enter(place.depth, place.name).await,
         }

@@ -6,12 +6,12 @@ use extant_format::{FileKind, Inode, UintExt};
 use extant_fs::{Error, Volume};
 use std::io::{self, Write};
 
-/// Writes the contents of a regular file to `out`, in order, with holes as zeros. Nothing else of
-/// the file is kept.
+/// Writes the contents of a regular file to `out`, in order, with holes as zeros. Only the contents
+/// are written.
 ///
 /// # Errors
-/// [`Error::NotAFile`] for any other kind of file, and whatever ends the copy. An unreadable piece
-/// is reported to `watch` and written as zeros.
+/// [`Error::NotAFile`] for any other kind of file, and any error that ends the copy. An unreadable
+/// piece is reported to `watch` and written as zeros.
 pub async fn to_writer(
     volume: &Volume,
     top: &Inode,

@@ -17,7 +17,7 @@ use tar::EntryType;
 /// The format is POSIX.1-2001 (pax) with GNU tar's sparse files (1.0) and star's records for
 /// extended attributes and access control lists, which GNU tar and libarchive read. Paths are
 /// relative to `top`, which itself is `./`. Names within a directory are in byte order, and nothing
-/// depends on when or where the export runs. What `selection` leaves out may be damaged.
+/// depends on when or where the export runs. Files that `selection` leaves out may be damaged.
 ///
 /// # Errors
 /// Only errors that end the whole export; others are reported to `watch`. A file's unreadable parts
@@ -39,11 +39,12 @@ pub async fn to_tar(
     archive.finish()
 }
 
-/// As [`to_tar`], for several files and directories, each with its path in the archive. `selection`
-/// and `watch` get these paths, too. A file below two of them is in the archive twice.
+/// Like [`to_tar`], but for several files and directories, each with its path in the archive.
+/// `selection` and `watch` get these paths, too. A file below two of them will be in the archive
+/// twice.
 ///
 /// # Errors
-/// As [`to_tar`].
+/// The errors of [`to_tar`].
 pub async fn to_tar_of(
     volume: &Volume,
     tops: &[(Vec<u8>, Inode)],
@@ -74,7 +75,7 @@ pub(super) struct Archive<'a> {
 }
 
 impl<'a> Archive<'a> {
-    /// Begins an archive of files of `volume`.
+    /// Begins an archive of the files of `volume`.
     pub(super) fn new(volume: &Volume, out: &'a mut dyn Write, watch: &'a mut dyn Watch) -> Self {
         Self {
             volume: volume.clone(),
@@ -122,7 +123,7 @@ impl<'a> Archive<'a> {
         Ok(())
     }
 
-    /// Whether the archive has the path now.
+    /// Adds an inode; returns whether the archive now contains the path.
     async fn store(&mut self, path: &[u8], inode: &Inode) -> Result<bool, ExportError> {
         let Some(kind) = inode.kind() else { return Ok(false) };
         if kind != FileKind::Directory

@@ -78,11 +78,11 @@ pub(super) struct Copy<'a> {
 
 struct Level {
     dir: HostDir,
-    /// Source of its attributes, which are set once it is filled.
+    /// The directory's inode; its attributes are set once the directory is filled.
     inode: Option<Inode>,
-    /// Its name on the host; empty for the destination.
+    /// The directory's name on the host; empty for the destination.
     name: Vec<u8>,
-    /// Its path in the volume.
+    /// The directory's path on the volume.
     path: Vec<u8>,
 }
 
@@ -112,13 +112,14 @@ impl<'a> Copy<'a> {
         self.done
     }
 
-    /// Gives the destination itself the attributes of `top`, in the end.
+    /// At the end, gives the destination itself the attributes of `top`.
     pub(super) fn be(&mut self, top: &Inode) {
         self.stack[0].inode = Some(top.clone());
         self.watch.settled(b"", top, true);
     }
 
-    /// Opens a directory at `depth`, which is made if it is not there and keeps its attributes.
+    /// Opens a directory at `depth`. It is created if missing; an existing one keeps its
+    /// attributes.
     pub(super) async fn enter(&mut self, depth: usize, name: &[u8]) -> Result<(), ExportError> {
         self.skip_below = None;
         self.leave_to(depth).await;
@@ -218,7 +219,7 @@ impl<'a> Copy<'a> {
         }
         let host_path = self.host_path(name);
         self.links.came(inode, &host_path);
-        // Take it off the stack meanwhile, so that `self` can be borrowed.
+        // Take the level off the stack meanwhile, so that `self` can be borrowed.
         let level = self.stack.pop().expect("the destination stays open");
         self.set_attributes(Target::Name(&level.dir, name), path, inode).await;
         self.stack.push(level);

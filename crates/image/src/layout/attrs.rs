@@ -1,4 +1,5 @@
-//! Places extended attributes: in the inode, in a shared block, or in inodes of their own.
+//! Chooses where to store extended attributes: in the inode, in a shared block, or in inodes of
+//! their own.
 
 use super::inodes::Inodes;
 use super::params::Params;
@@ -12,10 +13,10 @@ use std::collections::BTreeMap;
 
 const EXTRA_ISIZE: usize = 32;
 const BLOCK_HEADER: usize = 32;
-/// Longest attribute name that programs can use, prefix included (xattr(7)).
+/// Maximum length of an attribute name that programs can use, including the prefix (xattr(7)).
 const XATTR_NAME_MAX: usize = 255;
 
-/// Longest attribute value that programs can use (`XATTR_SIZE_MAX`, xattr(7)).
+/// Maximum length of an attribute value that programs can use (`XATTR_SIZE_MAX`, xattr(7)).
 const XATTR_VALUE_MAX: usize = 64 << 10;
 
 /// Placement of the attributes of every set.
@@ -39,7 +40,7 @@ pub(crate) struct Value {
 #[derive(Debug)]
 pub(crate) struct AttrBlock {
     pub(crate) set: XattrSetId,
-    /// Number of inodes that share it.
+    /// Number of inodes that share the block.
     pub(crate) references: u32,
 }
 

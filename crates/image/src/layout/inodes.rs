@@ -15,7 +15,7 @@ pub(crate) struct Inodes {
     pub(crate) tree: Tree,
     /// The first name of each inode, by inode number, starting with the root's.
     entries: Vec<u32>,
-    /// By node.
+    /// Inode numbers, by node.
     numbers: Vec<u32>,
     pub(crate) directories: u32,
 }

@@ -52,9 +52,9 @@ impl DataRun {
 /// Where a file's data and map are stored.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct FileMap {
-    /// In order of file blocks.
+    /// Runs of data, in order of file blocks.
     pub(crate) data: Vec<DataRun>,
-    /// Blocks of the map, in the order [`MapBlocks::write`] counts them.
+    /// Blocks of the map, in the order in which [`MapBlocks::write`] counts them.
     pub(crate) meta: Vec<Run>,
 }
 

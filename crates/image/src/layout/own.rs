@@ -6,7 +6,7 @@ use super::params::Params;
 use super::space::{Short, Space};
 use extant_format::{Compat, FileBlock, VolumeBlock};
 
-/// Their locations.
+/// The locations of these files.
 #[derive(Debug, Default)]
 pub(crate) struct Own {
     pub(crate) journal: Option<FileMap>,
@@ -16,7 +16,7 @@ pub(crate) struct Own {
 }
 
 impl Own {
-    /// Places them on a volume of `blocks` blocks.
+    /// Places the files on a volume of `blocks` blocks.
     pub(crate) fn place(geometry: &mut Geometry, params: &Params, blocks: u64) -> Result<Self, Short> {
         let mut own = Self::default();
         let heads = geometry.growing_heads();
@@ -32,8 +32,8 @@ impl Own {
         }
         let whole = |blocks| [LogicalRun::written(FileBlock(0), blocks)];
         if let Some(blocks) = params.orphan_blocks(blocks) {
-            // Without extents it would need a map, which must not move either; such volumes are too
-            // rare to handle.
+            // Without extents, the file would need map blocks, which must not move either; such
+            // volumes are too rare to handle.
             let start = if params.has_extents() { outside(space, blocks.into()) } else { None };
             own.orphan_file = Some(match start {
                 Some(start) => FileMap::single(start, blocks),

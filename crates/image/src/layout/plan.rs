@@ -14,8 +14,8 @@ pub(crate) struct Plan {
     pub(crate) geometry: Geometry,
     /// One past the last inode in use.
     pub(crate) end_inode: InodeNumber,
-    /// By inode number: start of its only run, or [`MAPPED`] plus an index into the maps; 0 for no
-    /// blocks.
+    /// By inode number: the start of the inode's only run, or [`MAPPED`] plus an index into the
+    /// maps; 0 for no blocks.
     places: Vec<u64>,
     maps: Vec<FileMap>,
     pub(crate) own: Own,
@@ -230,7 +230,7 @@ impl Plan {
         self.pieces = pieces;
     }
 
-    /// Number of inodes in use: always the first ones.
+    /// Number of inodes in use, which are always the first ones.
     pub(crate) fn used_inodes(&self) -> u32 {
         self.end_inode.0 - 1
     }

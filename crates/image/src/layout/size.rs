@@ -10,14 +10,14 @@ use extant_format::{BlockSize, Group, Incompat, UintExt};
 /// Bytes that `--size exact` leaves free: enough to mount for writing. Linux reserves a fiftieth of
 /// the blocks, so nothing that needs a block can be added.
 const EXACT_SLACK_BYTES: u64 = 32 << 10;
-/// Sizes that Extant chooses are multiples of this, whatever the block size: dm-verity and disks
-/// with 4 KiB sectors need it.
+/// Sizes that Extant chooses are multiples of this, whatever the block size, because dm-verity and
+/// disks with 4 KiB sectors require it.
 const SIZE_UNIT_BYTES: u64 = 4096;
-/// Such multiples that are tried.
+/// Number of such multiples to try.
 const LARGER_SIZES: u64 = 64;
-/// Smallest volume in blocks.
+/// Minimum size of a volume in blocks.
 const MIN_BLOCKS: u64 = 64;
-/// Search steps for a size, after which the best one so far is used.
+/// Maximum number of search steps for a size; after that, the best one found so far is used.
 const MAX_STEPS: u32 = 64;
 
 /// Chooses the size according to the options, and lays out the contents.
@@ -40,9 +40,9 @@ fn inodes_needed(contents: &Contents) -> u64 {
 /// Room on a volume for new files.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Headroom {
-    /// So many percent of what is in use.
+    /// This percentage of the space in use.
     Percent(u64),
-    /// So many bytes.
+    /// This many bytes.
     Bytes(u64),
 }
 
@@ -56,15 +56,15 @@ impl Headroom {
             Self::Bytes(0) => 0,
             Self::Bytes(bytes) => {
                 let blocks = bytes.div_ceil(block.bytes().into());
-                // Linux lets nobody have the last fiftieth, at most 4,096 blocks, which its own
-                // allocations for extents may need.
+                // Linux keeps the last fiftieth, at most 4,096 blocks, for its own allocations for
+                // extents.
                 blocks + ((used + blocks) / 49 + 1).min(4096)
             }
         }
     }
 }
 
-/// What the number of inodes follows.
+/// What the number of inodes depends on.
 #[derive(Clone, Copy)]
 enum Room {
     /// A volume of this size in bytes.
@@ -73,12 +73,13 @@ enum Room {
     Contents(Headroom),
 }
 
-/// Bytes of free space for which a volume with room in percent has an inode more.
+/// A volume whose room is given in percent or bytes gets one additional inode for this many bytes
+/// of free space.
 const FREE_BYTES_PER_INODE: u64 = 8192;
-/// Inodes that a volume with room in percent has at least for new files.
+/// Minimum number of additional inodes that such a volume gets for new files.
 const LEAST_FREE_INODES: u64 = 64;
 
-/// Inodes for the contents, and for the files that the room may be used for.
+/// Number of inodes for the contents, and for the files that may be added.
 fn inodes_wanted(contents: &Contents, params: &Params, room: Room) -> Result<u64, BuildError> {
     let needed = inodes_needed(contents);
     let few = needed + needed / 32 + 16;
@@ -117,7 +118,7 @@ fn try_fixed(contents: &Contents, params: &Params, bytes: u64) -> Result<Option<
         blocks -= 1; // as mke2fs does: 16 TiB are one block more than 32 bits can count
     }
     let mut wanted = inodes_wanted(contents, params, Room::Volume(bytes))?;
-    // A plan whose last group is so small that it is dropped if the contents fit without it.
+    // A plan with a very small last group. That group is dropped if the contents fit without it.
     let mut with_crumb = None;
     loop {
         let groups = group_count(params, blocks);
@@ -159,8 +160,8 @@ fn rounded_inodes(params: &Params, inodes: u64, groups: u64) -> u64 {
     per_group.min(u64::from(u32::MAX) / groups / unit * unit) * groups
 }
 
-/// mke2fs drops a last group with fewer than 50 blocks beyond what a group needs for itself. Do the
-/// same if the user fixed the size.
+/// mke2fs drops a last group with fewer than 50 blocks beyond the group's own metadata. Do the same
+/// if the user fixed the size.
 fn crumb(plan: &Plan) -> Option<u64> {
     let geometry = &plan.geometry;
     let last = Group(geometry.groups() - 1);
@@ -175,7 +176,7 @@ fn too_small(contents: &Contents, params: &Params, given: u64) -> BuildError {
         Ok(plan) => plan.geometry.sb.blocks_count() << params.block.log2(),
         Err(error) => return error,
     };
-    // A fixed size gets more inodes, so it needs a little more.
+    // A volume of fixed size gets more inodes, so it needs a little more space.
     let mut needed = smallest.max(given + 1).next_multiple_of(1 << 20);
     while let Ok(None) = try_fixed(contents, params, needed) {
         needed += (needed / 64).next_multiple_of(1 << 20);
@@ -215,7 +216,7 @@ fn smallest_of_groups(contents: &Contents, params: &Params, headroom: Headroom) 
     if blocks.is_multiple_of(unit) {
         return Ok(plan);
     }
-    // A volume cannot have every size: its last group may be too small.
+    // Not every size is possible: the last group may be too small for its metadata.
     let larger = (1..=LARGER_SIZES).map(|n| (blocks / unit + n) * unit);
     Ok(larger.filter_map(|blocks| lay_out(blocks).ok()).next().unwrap_or(plan))
 }
@@ -231,7 +232,7 @@ impl Planned for Plan {
     }
 }
 
-/// Finds the smallest volume for about `content_blocks` by trial layouts, with this much room.
+/// Finds the smallest volume with this much room for about `content_blocks`, by trial layouts.
 pub(crate) fn smallest_for<P: Planned>(
     params: &Params,
     content_blocks: u64,
@@ -240,7 +241,7 @@ pub(crate) fn smallest_for<P: Planned>(
 ) -> Result<P, BuildError> {
     let base = EXACT_SLACK_BYTES >> params.block.log2();
     let mut best: Option<P> = None;
-    // The largest size known to be too small, and the next to try.
+    // The largest size known to be too small, and the next size to try.
     let mut too_small = MIN_BLOCKS - 1;
     let mut stride = base.max(1);
     let mut next =

@@ -26,10 +26,10 @@ impl Run {
     }
 }
 
-/// Out of blocks.
+/// An allocation failed for lack of blocks.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Short {
-    /// How many more are needed.
+    /// How many more blocks are needed.
     pub(crate) missing: u64,
 }
 

@@ -1,4 +1,4 @@
-//! Maps of what could be read of a disk, as ddrescue writes them ("Mapfile structure" in its
+//! Maps of the readable parts of a disk, as ddrescue writes them ("Mapfile structure" in its
 //! manual).
 
 use extant_block::Spans;
@@ -8,9 +8,9 @@ use std::fmt::Write;
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("line {line} is not one of a ddrescue map: {text}")]
 pub struct MapError {
-    /// The line, counted from 1.
+    /// The number of the line, counted from 1.
     pub line: usize,
-    /// What it says.
+    /// The text of the line.
     pub text: String,
 }
 
@@ -26,7 +26,7 @@ pub fn holes_of(map: &str) -> Result<Spans, MapError> {
         let words: Vec<&str> = line.split('#').next().unwrap_or_default().split_whitespace().collect();
         match words[..] {
             [] => {}
-            // The first line says where ddrescue was, and in which pass.
+            // The first line contains ddrescue's position, and its pass.
             [at, _, ..] if !has_state => {
                 number(at).ok_or_else(bad)?;
                 has_state = true;
@@ -49,8 +49,8 @@ pub fn holes_of(map: &str) -> Result<Spans, MapError> {
     }
 }
 
-/// A map of `capacity_bytes` bytes from `offset_bytes` on, with these holes, counted from there, as
-/// bad sectors.
+/// Writes a map of `capacity_bytes` bytes from `offset_bytes` on, in which these holes, counted
+/// from there, are bad sectors.
 pub fn map_of(holes: &Spans, offset_bytes: u64, capacity_bytes: u64) -> String {
     let mut map = "# Mapfile. Created by extant\n# current_pos  current_status  current_pass\n".to_owned();
     map += "0x00000000     +               1\n#      pos        size  status\n";

@@ -1,9 +1,9 @@
-//! Gets everything that is readable out of a volume that must not be written.
+//! Copies everything readable from a damaged volume that must not be written.
 //!
-//! The volume is opened by what is left of it: a backup of its superblock anywhere on the device, a
-//! copy in its journal, or its directories; group descriptors that are lost in all copies are put
-//! together in memory. Then it is exported as any other volume, and after that the inodes that
-//! no name leads to. Each path is told with what became of it.
+//! The volume is opened with what is left of it: a backup of its superblock anywhere on the device,
+//! a copy in its journal, or its directories. Group descriptors that are lost in all copies are
+//! reconstructed in memory. Then the volume is exported like any other, followed by the inodes
+//! without a name. What became of each path is reported.
 
 mod map_file;
 mod nameless;
@@ -31,30 +31,30 @@ use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
 
-/// How to rescue.
+/// Options of a rescue.
 #[derive(Clone, Debug, Default)]
 pub struct RescueOptions {
-    /// Use the superblock at this byte and look for no other.
+    /// Use the superblock at this byte, and do not look for others.
     pub superblock_offset: Option<u64>,
-    /// Leave newer blocks in a journal aside.
+    /// Ignore newer blocks in the journal.
     pub ignore_journal: bool,
-    /// Bytes of the device that do not hold what was on the medium.
+    /// Bytes of the device that were not copied from the original medium.
     pub holes: Spans,
 }
 
-/// Where files go.
+/// Where files are written.
 pub enum Destination<'a> {
-    /// Into a directory of the host.
+    /// A directory of the host.
     Directory(&'a Path),
-    /// Into a tar archive.
+    /// A tar archive.
     Archive(&'a mut dyn Write),
 }
 
 /// Rescues the volume on `device`, which is only read.
 ///
 /// # Errors
-/// Nothing leads to a volume; it has a feature that cannot be read; the destination fails. What
-/// cannot be read is told to `witness` instead.
+/// No volume can be found; it has an unsupported feature; the destination fails. Unreadable parts
+/// are not errors; they are reported to `witness`.
 pub async fn rescue(
     device: Arc<dyn Device>,
     options: &RescueOptions,
@@ -90,10 +90,10 @@ pub async fn rescue(
     Ok(summary)
 }
 
-/// Opens a volume by whatever is left of it, with sentences about what had to be done.
+/// Opens a volume with whatever is left of it. Also returns sentences about what had to be done.
 ///
 /// # Errors
-/// Nothing leads to a volume; a feature that cannot be read.
+/// No volume can be found; an unsupported feature.
 pub(crate) async fn open_damaged(
     device: &Mended,
     options: &RescueOptions,
@@ -102,18 +102,18 @@ pub(crate) async fn open_damaged(
     Ok((opened.volume, opened.notes))
 }
 
-/// A rescue on its way.
+/// A rescue in progress.
 struct Rescue<'a> {
     volume: &'a Volume,
     places: Places<'a>,
-    /// Inodes that have been put somewhere.
+    /// Inodes that were already exported.
     seen: Numbers,
     /// Names in the volume's own `lost+found`.
     in_lost_found: BTreeSet<Vec<u8>>,
 }
 
 impl Rescue<'_> {
-    /// Puts everything below `top`, which is at a path of `depth` components.
+    /// Exports everything below `top`, which is at a path of `depth` components.
     async fn put_below(&mut self, prefix: &[u8], depth: usize, top: &Inode) -> Result<(), ExportError> {
         let options = WalkOptions { inodes: true, ..WalkOptions::default() };
         let mut walk = self.volume.walk(top, options).await?;

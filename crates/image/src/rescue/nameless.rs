@@ -1,4 +1,4 @@
-//! Inodes in use that no name leads to.
+//! Inodes that are in use, but have no name.
 
 use super::{Rescue, slots::slots};
 use crate::export::{ExportError, OutPlace};
@@ -9,7 +9,8 @@ use extant_format::{
 use extant_fs::{DescriptorSource, Volume};
 use std::collections::BTreeMap;
 
-/// A set of inode numbers, in memory proportional to those of them that are near each other.
+/// A set of inode numbers. Memory is allocated for ranges of numbers, so numbers near each other
+/// share it.
 #[derive(Debug, Default)]
 pub(super) struct Numbers(BTreeMap<u32, Box<[u64; 64]>>);
 
@@ -25,9 +26,9 @@ impl Numbers {
     }
 }
 
-/// Inodes that have links or contents, and are not in `seen`, and whether they are directories.
-/// What a damaged volume says about tables that were never used is not believed unless
-/// `is_current`.
+/// Finds inodes with links or contents that are not in `seen`; also returns whether they are
+/// directories. Unless `is_current`, ignores what the volume says about unused parts of inode
+/// tables, because it may be damaged.
 async fn nameless(volume: &Volume, seen: &Numbers, is_current: bool) -> Vec<(InodeNumber, bool)> {
     let sb = volume.superblock();
     let per_block = sb.block_size().bytes() / u32::from(sb.inode_size());
@@ -56,7 +57,7 @@ async fn nameless(volume: &Volume, seen: &Numbers, is_current: bool) -> Vec<(Ino
                 let is_marked = bitmap.as_ref().is_some_and(|bitmap| bit(bitmap, index));
                 let has_contents = inode.size() > 0 && inode.raw.i_blocks_lo.get() > 0;
                 let is_there = match inode.links() {
-                    // Deleted while it was open.
+                    // The file was deleted while it was open.
                     0 => is_right && is_marked && has_contents,
                     _ => is_right || is_marked,
                 };
@@ -69,13 +70,13 @@ async fn nameless(volume: &Volume, seen: &Numbers, is_current: bool) -> Vec<(Ino
     found
 }
 
-/// Whether an inode is the volume's own. The root directory has a name that nobody has to read.
+/// Whether an inode is the volume's own, or the root directory, which needs no name.
 fn is_own(volume: &Volume, number: InodeNumber) -> bool {
     number == InodeNumber::ROOT || volume.superblock().is_own_inode(number)
 }
 
 impl Rescue<'_> {
-    /// Puts what no name leads to into `lost+found`, directories with everything below them.
+    /// Puts inodes without a name into `lost+found`, directories with everything below them.
     pub(super) async fn put_nameless(&mut self, is_current: bool) -> Result<(), ExportError> {
         let all = nameless(self.volume, &self.seen, is_current).await;
         let numbers = |directories: bool| {
@@ -94,7 +95,8 @@ impl Rescue<'_> {
                 }
             }
         }
-        // Those that no other has a name for come first; what is left then leads in circles.
+        // Directories that are not below another of them come first; those that are left then form
+        // cycles.
         for is_top in [true, false] {
             for number in numbers(true) {
                 if self.seen.contains(number) || (is_top && below.contains(number)) {
@@ -117,7 +119,7 @@ impl Rescue<'_> {
 
     async fn put_under_number(&mut self, inode: &Inode) -> Result<Vec<u8>, ExportError> {
         let mut name = format!("#{}", inode.number).into_bytes();
-        // A name that e2fsck gave to another inode.
+        // e2fsck gave this name to another inode.
         while self.in_lost_found.contains(&name) {
             name.push(b'_');
         }

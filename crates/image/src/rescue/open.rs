@@ -1,4 +1,4 @@
-//! Opening a volume whose superblock and descriptors may be lost.
+//! Opens a volume whose superblock and descriptors may be lost.
 
 use super::{RescueOptions, shape, superblocks, sweep::patched, tables};
 use extant_block::Mended;
@@ -6,27 +6,28 @@ use extant_format::{InodeNumber, Superblock};
 use extant_fs::{Damage, Error, OpenOptions, Volume};
 use std::sync::Arc;
 
-/// Most superblocks of a kind whose volumes are tried.
+/// Maximum number of superblocks of each kind with which to try to open a volume.
 const TRIES_MAX: usize = 8;
 
 /// A volume to rescue, and what had to be done to open it.
 pub(super) struct Opened {
     pub(super) volume: Volume,
-    /// Sentences without full stops.
+    /// What had to be done, as sentences without full stops.
     pub(super) notes: Vec<String>,
-    /// The root directory can be read, as far as one can see.
+    /// Whether the root directory seems to be readable.
     has_root: bool,
 }
 
-/// Opens the volume on `device`, by whatever is left of it.
+/// Opens the volume on `device` with whatever is left of it.
 ///
 /// # Errors
-/// Nothing is left that leads to a volume; a feature that cannot be read.
+/// No volume can be found; an unsupported feature.
 pub(super) async fn open(device: &Mended, options: &RescueOptions) -> Result<Opened, Error> {
     let first = try_at(device, options, options.superblock_offset).await;
     let damage = match first {
         Ok(opened) if opened.has_root || options.superblock_offset.is_some() => return Ok(opened),
-        // With a right checksum it is the volume's, and a search finds nothing better.
+        // A superblock with a right checksum is the volume's own, and a search would find nothing
+        // better.
         Ok(opened) if is_certain(opened.volume.superblock()) => return Ok(opened),
         Ok(opened) => Ok(opened),
         Err(error @ (Error::Corrupt(_) | Error::Io(_))) if options.superblock_offset.is_none() => Err(error),
@@ -77,7 +78,7 @@ fn is_certain(sb: &Superblock) -> bool {
     sb.has_metadata_csum() && sb.verify_checksum().is_ok()
 }
 
-/// Opens the volume with the superblock at `offset`, or the usual one.
+/// Opens the volume with the superblock at `offset`, or with the usual one.
 async fn try_at(device: &Mended, options: &RescueOptions, offset: Option<u64>) -> Result<Opened, Error> {
     let (volume, note) = plainly(device, options, offset).await?;
     let mut opened = Opened { volume, notes: note.into_iter().collect(), has_root: false };
@@ -101,7 +102,7 @@ async fn try_at(device: &Mended, options: &RescueOptions, offset: Option<u64>) -
     Ok(opened)
 }
 
-/// Opens it without its journal if that is what it needs.
+/// Opens the volume; if its journal is not supported, without the journal.
 async fn plainly(
     device: &Mended,
     options: &RescueOptions,
@@ -120,7 +121,7 @@ async fn plainly(
     }
 }
 
-/// `device` with this primary superblock.
+/// Returns `device` with this primary superblock.
 async fn with_superblock(device: &Mended, sb: &Superblock) -> Mended {
     patched(device.clone(), sb.block_size().byte_len(), 1024, sb.as_bytes()).await
 }

@@ -1,9 +1,9 @@
-//! The geometry of a volume of which no superblock is left, from its directories.
+//! Derives the geometry of a volume from its directories, if no superblock is left.
 //!
-//! A directory's first block says which inode it is of. The inode whose map leads there says how
-//! long blocks are, and where the first inode table begins. With `flex_bg` the tables of the first
-//! flex group follow each other, so that a made-up number of inodes in each group leads to the same
-//! inodes.
+//! A directory's first block contains the number of the directory's inode. An inode whose map
+//! points to that block tells the block size, and where the first inode table begins. With
+//! `flex_bg` the tables of the first flex group are adjacent, so that any assumed number of inodes
+//! per group leads to the same inodes.
 
 use super::slots::{Slot, directory, first_block, judge, looks_used, slots};
 use super::sweep::{patched, read_at, sweep};
@@ -15,36 +15,36 @@ use extant_format::{
 };
 use std::collections::BTreeMap;
 
-/// Most directories that are looked at, and shapes that are tried.
+/// Maximum number of directories to look at, and of shapes to try.
 const DIRECTORIES_MAX: usize = 1 << 20;
 const SHAPES_MAX: usize = 16;
-/// Blocks of a table that are looked at to see whether it is one.
+/// Maximum number of blocks to look at to decide whether they are an inode table.
 const SAMPLE_BLOCKS: u64 = 64;
-/// `RawSuperblock::s_rev_level` of volumes with features.
+/// `RawSuperblock::s_rev_level` of volumes that have features.
 const DYNAMIC_REVISION: u32 = 1;
 
-/// What directories say.
+/// The geometry that directories agree on.
 #[derive(Clone, Debug)]
 struct Shape {
     block: BlockSize,
     inode_bytes: u64,
-    /// Byte where the first inode table begins.
+    /// Byte at which the first inode table begins.
     table: u64,
     has_types: bool,
     has_journal: bool,
     seed: Option<ChecksumSeed>,
 }
 
-/// Directories that agree on a shape, and one of them.
+/// How many directories agree on a shape, and one of these directories.
 struct Vote {
     count: u32,
-    /// Byte where its inode is.
+    /// Byte offset of that directory's inode.
     at: u64,
     number: InodeNumber,
     has_types: bool,
 }
 
-/// `device` with a superblock and descriptors that lead to the inodes of the volume on it, and a
+/// Returns `device` with a superblock and descriptors that lead to the inodes of its volume, and a
 /// sentence about them.
 pub(super) async fn derived(device: &Mended) -> Option<(Mended, String)> {
     let mut best: Option<(u64, Shape)> = None;
@@ -53,7 +53,7 @@ pub(super) async fn derived(device: &Mended) -> Option<(Mended, String)> {
         for seed in [shape.seed, None] {
             shape.seed = seed;
             right = inodes(device, &shape, SAMPLE_BLOCKS).await.0;
-            // One inode's checksum proves nothing, for the seed is taken from it.
+            // A single inode's checksum proves nothing, because the seed was derived from it.
             if right > 1 {
                 break;
             }
@@ -90,10 +90,11 @@ pub(super) async fn derived(device: &Mended) -> Option<(Mended, String)> {
     Some((mended, told))
 }
 
-/// All shapes that a directory's inode and its first block agree on, the most frequent first.
+/// Returns all shapes on which the inode and the first block of some directory agree, the most
+/// frequent first.
 async fn shapes(device: &Mended) -> Vec<Shape> {
-    // First blocks of directories, by place, with their numbers; and places of directories' inodes,
-    // with their first blocks.
+    // First blocks of directories, by their byte offset, with the directories' numbers; and byte
+    // offsets of directories' inodes, with the first blocks of the directories.
     let mut blocks: BTreeMap<u64, (InodeNumber, bool)> = BTreeMap::new();
     let mut inodes: Vec<(u64, u64)> = Vec::new();
     sweep(device, |start, bytes| {
@@ -121,7 +122,7 @@ async fn shapes(device: &Mended) -> Vec<Shape> {
             let Some(&(number, has_types)) = place.and_then(|place| blocks.get(&place)) else { continue };
             let sizes = (7..=block.log2()).map(|log2| 1_u64 << log2);
             for inode_bytes in sizes.filter(|size| at.is_multiple_of(*size)) {
-                // The table begins with a block.
+                // A table begins at the start of a block.
                 let table = at.checked_sub(u64::from(number.0 - 1) * inode_bytes);
                 if let Some(table) = table.filter(|table| table.is_multiple_of(block.bytes().into())) {
                     let vote = Vote { count: 0, at, number, has_types };
@@ -152,8 +153,8 @@ async fn shapes(device: &Mended) -> Vec<Shape> {
     shapes
 }
 
-/// How many of the first inodes from the table's start are right, and the number of the last inode
-/// in use, if tables follow each other as long as blocks hold inodes.
+/// Returns how many of the first inodes from the table's start are valid, and the number of the
+/// last inode in use. Assumes that tables follow each other as long as blocks contain inodes.
 async fn inodes(device: &Mended, shape: &Shape, blocks: u64) -> (u64, u32) {
     let Some(sb) = superblock(device, shape, 1) else { return (0, 0) };
     let (mut right, mut last, mut blank) = (0, 0, 0);
@@ -161,7 +162,7 @@ async fn inodes(device: &Mended, shape: &Shape, blocks: u64) -> (u64, u32) {
     let per_block = block_bytes.to_u64() / shape.inode_bytes;
     for n in 0..blocks {
         let Some(bytes) = read_at(device, shape.table + n * block_bytes.to_u64(), block_bytes).await else {
-            // A bad sector does not end a table; the device's end does.
+            // A bad sector does not end a table, but the device's end does.
             if shape.table + n * block_bytes.to_u64() < device.limits().capacity_bytes {
                 continue;
             }
@@ -180,7 +181,8 @@ async fn inodes(device: &Mended, shape: &Shape, blocks: u64) -> (u64, u32) {
         }
         right += good;
         blank = if good + bad == 0 { blank + 1 } else { 0 };
-        // Behind the last table are contents of files, or nothing for as long as a table can be.
+        // The last table is followed by contents of files, or by nothing for as long as a table can
+        // be.
         if bad > good || blank > u64::from(shape.block.bytes()) * 8 / per_block {
             break;
         }
@@ -188,24 +190,24 @@ async fn inodes(device: &Mended, shape: &Shape, blocks: u64) -> (u64, u32) {
     (right, last.min(u32::MAX.into()).low_u32())
 }
 
-/// A superblock for the volume of this shape with at least `inodes` inodes.
+/// Makes a superblock for a volume of this shape with at least `inodes` inodes.
 fn superblock(device: &Mended, shape: &Shape, inodes: u32) -> Option<Superblock> {
     let block = shape.block;
     let first = u64::from(block == BlockSize::K1);
     let blocks = device.limits().capacity_bytes >> block.log2();
     let per_group = block.bytes() * 8;
     let groups = blocks.checked_sub(first)?.div_ceil(per_group.into());
-    // Groups need as many inodes as fill whole blocks, and whole bytes of a bitmap.
+    // Each group needs a number of inodes that fills whole blocks, and whole bytes of a bitmap.
     let unit = (u64::from(block.bytes()) / shape.inode_bytes).max(8);
     let inodes_per_group = u64::from(inodes.max(16)).div_ceil(groups.max(1)).next_multiple_of(unit);
     let is_wide = blocks > u32::MAX.into();
-    // Each inode tells whether it uses them.
+    // Each inode shows whether it uses these features.
     let mut incompat = Incompat::EXTENTS | Incompat::INLINE_DATA | Incompat::EA_INODE | Incompat::LARGEDIR;
     incompat |= Incompat::FLEX_BG;
     incompat.set(Incompat::FILETYPE, shape.has_types);
     incompat.set(Incompat::BIT64, is_wide);
     incompat.set(Incompat::CSUM_SEED, shape.seed.is_some());
-    // Its own superblock tells whether it is dirty.
+    // The journal's own superblock says whether the journal is dirty.
     incompat.set(Incompat::RECOVER, shape.has_journal);
     let mut compat = Compat::DIR_INDEX | Compat::EXT_ATTR;
     compat.set(Compat::HAS_JOURNAL, shape.has_journal);

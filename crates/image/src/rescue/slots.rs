@@ -1,4 +1,4 @@
-//! Recognising inodes where nothing says that they are some.
+//! Recognises inodes in data of unknown kind.
 
 use super::sweep::read_at;
 use extant_block::Mended;
@@ -9,17 +9,17 @@ use extant_format::{
 /// `eh_magic` of extent trees.
 const EXTENT_MAGIC: u16 = 0xf30a;
 
-/// What an inode table has in a place.
+/// The contents of a slot in an inode table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Slot {
-    /// Zeros: an inode that was never used.
+    /// Zeros: the inode was never used.
     Blank,
-    /// An inode, or what is left of a deleted one.
+    /// An inode, or the remains of a deleted one.
     Right,
     Wrong,
 }
 
-/// Whether the bytes look like an inode in use.
+/// Whether bytes look like an inode in use.
 pub(super) fn looks_used(bytes: &[u8]) -> bool {
     let Some(raw) = RawInode::from_prefix(bytes) else { return false };
     FileKind::from_mode(raw.i_mode.get()).is_some()
@@ -37,7 +37,7 @@ fn has_map(raw: &RawInode) -> bool {
     field(0) == EXTENT_MAGIC && field(2) <= field(4) && field(4) == 4 && field(6) <= 5
 }
 
-/// Judges the bytes at the place of inode `number`.
+/// Judges the bytes in the slot of inode `number`.
 pub(super) fn judge(bytes: &[u8], sb: &Superblock, number: InodeNumber) -> Slot {
     let Some(bytes) = bytes.get(..usize::from(sb.inode_size())) else { return Slot::Wrong };
     if bytes.iter().all(|&b| b == 0) {
@@ -47,14 +47,14 @@ pub(super) fn judge(bytes: &[u8], sb: &Superblock, number: InodeNumber) -> Slot 
     let right = match &parsed {
         Err(_) => false,
         Ok(_) if sb.has_metadata_csum() => true,
-        // Reserved inodes may have no mode.
+        // Inodes without links may be reserved ones, which have no mode.
         Ok(inode) if inode.links() > 0 => looks_used(bytes),
         Ok(inode) => inode.raw.i_dtime.get() != 0 || inode.mode() == 0 || inode.size() == 0,
     };
     if right { Slot::Right } else { Slot::Wrong }
 }
 
-/// The first block of a directory's map, if the map's root tells.
+/// The first block of a directory, if the root of its map contains it.
 pub(super) fn first_block(bytes: &[u8]) -> Option<u64> {
     let raw = RawInode::from_prefix(bytes)?;
     let word = |at: usize| u32::from_le_bytes([0, 1, 2, 3].map(|n| raw.i_block[at + n]));
@@ -66,7 +66,8 @@ pub(super) fn first_block(bytes: &[u8]) -> Option<u64> {
     }
     let at = match flags.contains(InodeFlags::EXTENTS) {
         false => word(0).into(),
-        // A leaf: the first extent begins with the logical block, and ends with the place.
+        // In a leaf, the first extent begins with the logical block, and ends with the volume
+        // block.
         true if raw.i_block[6] == 0 && raw.i_block[2] > 0 && word(12) == 0 => {
             u64::from(word(16) >> 16) << 32 | u64::from(word(20))
         }
@@ -75,8 +76,8 @@ pub(super) fn first_block(bytes: &[u8]) -> Option<u64> {
     (at > 0).then_some(at)
 }
 
-/// The number of the directory whose first block this is, if it begins with `.`, and the number of
-/// its parent.
+/// If bytes are the first block of a directory, which begins with `.`, returns the numbers of the
+/// directory and of its parent.
 pub(super) fn directory(bytes: &[u8]) -> Option<(InodeNumber, InodeNumber)> {
     let word = |at: usize| Some(u32::from_le_bytes(*bytes.get(at..)?.first_chunk()?));
     let second = DIRENT_HEADER_BYTES + 4;
@@ -86,7 +87,7 @@ pub(super) fn directory(bytes: &[u8]) -> Option<(InodeNumber, InodeNumber)> {
     (dot && dotdot && own > 0 && parent > 0).then_some((InodeNumber(own), InodeNumber(parent)))
 }
 
-/// The number that the block at `first`, a directory's first one, gives its directory.
+/// The inode number of the directory whose first block is at `first`, as stored in that block.
 pub(super) async fn number_by_directory(
     device: &Mended,
     block: BlockSize,
@@ -96,7 +97,7 @@ pub(super) async fn number_by_directory(
     directory(&start).map(|(own, _)| own)
 }
 
-/// The number that an inode's checksum gives it.
+/// The inode number that an inode's checksum implies.
 pub(super) fn number_by_checksum(bytes: &[u8], sb: &Superblock) -> Option<InodeNumber> {
     let seed = sb.checksum_seed()?;
     let bytes = bytes.get(..usize::from(sb.inode_size()))?;
@@ -104,7 +105,7 @@ pub(super) fn number_by_checksum(bytes: &[u8], sb: &Superblock) -> Option<InodeN
     (1..=sb.inodes_count()).contains(&number).then_some(InodeNumber(number))
 }
 
-/// Bytes of an inode table, in whole slots.
+/// Splits the bytes of an inode table into whole slots.
 pub(crate) fn slots(bytes: &[u8], inode_bytes: usize) -> impl Iterator<Item = (u64, &[u8])> {
     (0_u64..).step_by(inode_bytes).zip(bytes.chunks_exact(inode_bytes))
 }

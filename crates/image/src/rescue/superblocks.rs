@@ -4,22 +4,22 @@ use super::sweep::sweep;
 use extant_block::Mended;
 use extant_format::{SUPERBLOCK_BYTES, SUPERBLOCK_MAGIC, Superblock, UintExt};
 
-/// Most copies that are tried.
+/// Maximum number of copies to try.
 const COPIES_MAX: usize = 64;
 
-/// Copies of superblocks, by what they are.
+/// Copies of superblocks, by kind.
 #[derive(Debug, Default)]
 pub(super) struct Copies {
-    /// Backup superblocks and their places, for volumes that begin where the device does. The
-    /// volume with the most backups comes first.
+    /// Backup superblocks with their byte offsets, for volumes that begin where the device does.
+    /// The backups of the volume that has the most of them come first.
     pub(super) backups: Vec<(u64, Superblock)>,
-    /// Copies of primary ones at other places, as a journal has them.
+    /// Copies of primary superblocks in other places, such as in a journal.
     pub(super) strays: Vec<Superblock>,
     /// Where volumes begin that do not begin with the device.
     pub(super) elsewhere: Vec<u64>,
 }
 
-/// Looks for copies in all of a device.
+/// Searches all of a device for copies.
 pub(super) async fn search(device: &Mended) -> Copies {
     let mut copies = Copies::default();
     sweep(device, |at, bytes| {
@@ -33,7 +33,7 @@ pub(super) async fn search(device: &Mended) -> Copies {
     let uuids: Vec<_> = copies.backups.iter().map(|(_, sb)| sb.uuid()).collect();
     let frequency = |sb: &Superblock| uuids.iter().filter(|uuid| **uuid == sb.uuid()).count();
     copies.backups.sort_by_key(|(at, sb)| (std::cmp::Reverse(frequency(sb)), *at));
-    // The newest copy in a journal is not necessarily the last.
+    // The newest copy in a journal is not necessarily the last one.
     copies.strays.sort_by_key(|sb| std::cmp::Reverse(sb.written().seconds));
     copies
 }
@@ -47,7 +47,7 @@ impl Copies {
         let mut numbered = sb.clone();
         let log2 = sb.block_size().log2();
         if numbered.raw().s_block_group_nr.get() == 0 && at != 1024 {
-            // Old versions of mke2fs left the number of the group 0.
+            // Old versions of mke2fs left the group number in backups 0.
             let block = (at >> log2).saturating_sub(sb.first_data_block().0);
             let group = u16::try_from(block / u64::from(sb.blocks_per_group())).unwrap_or(0);
             numbered.raw_mut().s_block_group_nr = group.into();

@@ -1,15 +1,15 @@
-//! Reads a whole device in order, whatever cannot be read of it.
+//! Reads a whole device in order, and skips what cannot be read.
 
 use extant_block::{Device, Mended, Sector};
 use extant_format::UintExt;
 
-/// Bytes of one read, and of the reads that take its place where it fails: no disk has larger
+/// Bytes of one read, and of the smaller reads that replace it if it fails: no disk has larger
 /// sectors.
 const PIECE_BYTES: u64 = 1 << 20;
 const RETRY_BYTES: u64 = 4096;
 
-/// Shows all bytes of `device` that are readable and not in a hole of a sparse file, in runs that
-/// begin at multiples of 4 KiB.
+/// Calls `see` for all bytes of `device` that are readable and not in a hole of a sparse file, in
+/// runs that begin at multiples of 4 KiB.
 pub(super) async fn sweep(device: &Mended, mut see: impl FnMut(u64, &[u8])) {
     let capacity = device.limits().capacity_bytes / Sector::BYTES * Sector::BYTES;
     let mut at = 0;
@@ -49,9 +49,10 @@ pub(super) async fn read_at(device: &Mended, at: u64, len: usize) -> Option<Vec<
     Some(bytes.get(from..from + len)?.to_vec())
 }
 
-/// `device` with other bytes at a block of a volume with blocks of `block_bytes` bytes.
+/// Returns `device` with other bytes at byte `at`, inside a block of a volume whose blocks have
+/// `block_bytes` bytes.
 pub(crate) async fn patched(device: Mended, block_bytes: usize, at: u64, bytes: &[u8]) -> Mended {
-    // All patches are in one grid, whose cells the device can read.
+    // Patches are aligned to cells of one size, which the device can read.
     let sector = u64::from(device.limits().block_bytes);
     let cell = block_bytes.to_u64().max(sector);
     let start = at / cell * cell;
@@ -62,7 +63,7 @@ pub(crate) async fn patched(device: Mended, block_bytes: usize, at: u64, bytes: 
     let len = cell.min(capacity - start).to_usize();
     let mut whole = match read_at(&device, start, len).await {
         Some(whole) => whole,
-        // Zeros are no contents of the other blocks of a long sector.
+        // If the sector cannot be read, its other blocks must not become zeros.
         None if cell > block_bytes.to_u64() => return device,
         None => vec![0; len],
     };

@@ -1,4 +1,4 @@
-//! Group descriptors put together anew where none of their copies is sound.
+//! Reconstructs group descriptors of which no copy is sound.
 
 use super::slots::{Slot, first_block, judge, looks_used, number_by_checksum, number_by_directory, slots};
 use super::sweep::{patched, sweep};
@@ -11,23 +11,24 @@ use extant_fs::{DescriptorSource, Volume};
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Volumes with more groups (128 TiB, with blocks of 4 KiB) keep their descriptors as they are.
+/// Descriptors of volumes with more groups than this (128 TiB, with blocks of 4 KiB) are not
+/// reconstructed.
 const GROUPS_MAX: u32 = 1 << 20;
-/// Blocks of a table that are looked at to see whether it is one.
+/// Maximum number of blocks to look at to decide whether they are an inode table.
 const SAMPLE_BLOCKS: u32 = 16;
 
-/// What was put together.
+/// The result of a reconstruction.
 #[derive(Debug, Default)]
 pub(super) struct Rebuilt {
     /// Number of groups whose tables are where `mke2fs` puts them.
     pub(super) at_default: usize,
-    /// Those whose tables were found by what is in them.
+    /// Number of groups whose tables were found by their contents.
     pub(super) found: usize,
-    /// Those about which nothing could be found out; they are taken to be empty.
+    /// Number of groups about which nothing could be found out; they are assumed to be empty.
     pub(super) unknown: usize,
 }
 
-/// A descriptor that says where block bitmap, inode bitmap and inode table are, and nothing else.
+/// Makes a descriptor that only says where block bitmap, inode bitmap and inode table are.
 pub(super) fn descriptor([block_bitmap, inode_bitmap, inode_table]: [VolumeBlock; 3]) -> GroupDescriptor {
     GroupDescriptor {
         block_bitmap,
@@ -43,8 +44,8 @@ pub(super) fn descriptor([block_bitmap, inode_bitmap, inode_table]: [VolumeBlock
     }
 }
 
-/// `device` with sound descriptors for all groups of `volume`, which is on it; `None` if all have
-/// some.
+/// Returns `device` with sound descriptors for all groups of its `volume`; `None` if no descriptor
+/// was missing.
 pub(super) async fn rebuilt(volume: &Volume, device: &Mended) -> Option<(Mended, Rebuilt)> {
     let sb = volume.superblock();
     if sb.group_count() > GROUPS_MAX {
@@ -81,7 +82,7 @@ pub(super) async fn rebuilt(volume: &Volume, device: &Mended) -> Option<(Mended,
     Some((device, rebuilt))
 }
 
-/// Whether a group's descriptor leads to its inodes, whatever else is wrong with it.
+/// Whether a group's descriptor leads to its inodes, even if it is otherwise wrong.
 async fn leads_to_table(volume: &Volume, group: Group) -> bool {
     let (at, offset) = volume.descriptor_place(group);
     let Ok(block) = volume.block(at).await else { return false };
@@ -92,7 +93,7 @@ async fn leads_to_table(volume: &Volume, group: Group) -> bool {
     }
 }
 
-/// Descriptors for the `missing` groups.
+/// Chooses descriptors for the `missing` groups.
 async fn choose(
     volume: &Volume,
     device: &Mended,
@@ -115,7 +116,7 @@ async fn choose(
     let mut wanted: BTreeSet<Group> = BTreeSet::new();
     let mut rebuilt = Rebuilt { at_default: missing.len(), found: 0, unknown: 0 };
     for (group, fit) in missing.iter().zip(fits) {
-        // Where the layout is right for some groups, blank tables are no reason for doubt.
+        // If the layout is right for some groups, blank tables are no reason to doubt it.
         if fit == Slot::Wrong || (fit == Slot::Blank && right == 0) {
             wanted.insert(*group);
         }
@@ -128,7 +129,7 @@ async fn choose(
             rebuilt.at_default -= 1;
             let default = chosen[group].inode_table;
             let found = votes.get(group).and_then(|tables| {
-                // Copies of table blocks in a journal vote as well, each for another place.
+                // Copies of table blocks in a journal vote as well, but each for a different place.
                 tables.iter().max_by_key(|(at, votes)| (**votes, std::cmp::Reverse(at.0.abs_diff(default.0))))
             });
             match found {
@@ -143,8 +144,8 @@ async fn choose(
     (chosen, rebuilt)
 }
 
-/// Where `mke2fs` puts bitmaps and tables. With `flex_bg` it packs them for the groups that there
-/// are, or spreads them as if the flex group had all of its groups.
+/// Returns where `mke2fs` puts bitmaps and tables. With `flex_bg`, they are packed for the existing
+/// groups, or, if `is_spread`, placed as if the flex group were complete.
 fn default_places(sb: &Superblock, is_spread: bool) -> Vec<GroupDescriptor> {
     let flex_log = match sb.incompat().contains(Incompat::FLEX_BG) {
         true => u32::from(sb.raw().s_log_groups_per_flex).min(20),
@@ -188,7 +189,7 @@ fn behind_heads(sb: &Superblock, mut at: u64, blocks: u64) -> u64 {
     }
 }
 
-/// Whether a group's inode table is at `table`.
+/// Judges whether a group's inode table is at `table`.
 async fn fit(volume: &Volume, table: VolumeBlock, group: Group) -> Slot {
     let sb = volume.superblock();
     let inode_bytes = usize::from(sb.inode_size());
@@ -209,7 +210,7 @@ async fn fit(volume: &Volume, table: VolumeBlock, group: Group) -> Slot {
                 Slot::Wrong => bad += 1,
             }
         }
-        // A superblock may claim longer tables than there are; what follows says nothing.
+        // A superblock may claim longer tables than there are, so what follows proves nothing.
         if bad > good && right > 0 {
             break;
         }
@@ -217,24 +218,24 @@ async fn fit(volume: &Volume, table: VolumeBlock, group: Group) -> Slot {
     }
     match (right, wrong) {
         (0, 0) => Slot::Blank,
-        // A few inodes may be damaged, too.
+        // A few inodes may be damaged.
         _ if right > wrong => Slot::Right,
         _ => Slot::Wrong,
     }
 }
 
-/// For each of the `wanted` groups, where inodes of its table say that it begins, and how many of
-/// them.
+/// For each of the `wanted` groups, places where its table begins according to its inodes, each
+/// with the number of inodes that agree.
 async fn votes(
     sb: &Superblock,
     device: &Mended,
     wanted: &BTreeSet<Group>,
 ) -> BTreeMap<Group, BTreeMap<VolumeBlock, u32>> {
-    /// Most directories that are looked at because their checksums do not tell a number.
+    /// Maximum number of directories to look at whose checksums do not identify the inode.
     const DIRECTORIES_MAX: usize = 1 << 20;
     let inode_bytes = usize::from(sb.inode_size());
     let mut votes: BTreeMap<Group, BTreeMap<VolumeBlock, u32>> = BTreeMap::new();
-    // Places of their inodes, and their first blocks.
+    // Byte offsets of directories' inodes, and the first blocks of these directories.
     let mut directories: Vec<(u64, u64)> = Vec::new();
     let mut vote = |at: u64, number: InodeNumber| {
         let Some((group, index)) = sb.locate_inode(number) else { return };

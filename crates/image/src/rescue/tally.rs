@@ -1,4 +1,4 @@
-//! What became of each path.
+//! Records what became of each path.
 
 use crate::export::{Loss, Watch};
 use extant_block::Spans;
@@ -6,19 +6,19 @@ use extant_format::{FileKind, Inode, InodeNumber, Timestamp};
 use extant_fs::Error;
 use std::fmt;
 
-/// Most reasons kept of one path.
+/// Maximum number of reasons kept for one path.
 const REASONS_MAX: usize = 8;
 
 /// How much of a path could be read and kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum State {
-    /// All of it.
+    /// Everything was read and kept.
     Whole,
-    /// A part of its contents, names or attributes is missing.
+    /// Part of the contents, names or attributes is missing.
     Partial,
-    /// Nothing but its name.
+    /// Nothing is left except the name.
     Lost,
-    /// Nothing of it is damaged, but the destination cannot hold it.
+    /// Nothing is damaged, but the destination cannot store the file.
     LeftOut,
 }
 
@@ -38,53 +38,52 @@ impl fmt::Display for State {
 pub struct Rescued {
     /// The path, relative to the destination; empty for the root directory.
     pub path: Vec<u8>,
-    /// Its kind; `None` if its inode could not be read.
+    /// The file's kind; `None` if its inode could not be read.
     pub kind: Option<FileKind>,
-    /// Its inode, if that could be read.
+    /// The inode number, if the inode could be read.
     pub inode: Option<InodeNumber>,
-    /// When its contents were last changed.
+    /// When the contents were last changed.
     pub modified: Option<Timestamp>,
-    /// When it was deleted, if it was and that is known.
+    /// When the file was deleted, if it was and this is known.
     pub deleted: Option<Timestamp>,
-    /// What became of it.
+    /// How much of it was read and kept.
     pub state: State,
     /// Bytes of contents that were read, without holes.
     pub bytes: u64,
     /// Bytes of contents that are missing.
     pub lost_bytes: u64,
-    /// Why it is not whole; of many reasons, the first.
+    /// Why it is not whole. If there are many reasons, only the first ones.
     pub reasons: Vec<String>,
 }
 
 /// Counts of paths.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Summary {
-    /// Paths of which everything was read.
+    /// Number of paths that were read completely.
     pub whole: u64,
-    /// Paths of which something is missing.
+    /// Number of paths with missing parts.
     pub partial: u64,
-    /// Paths of which nothing but the name is left.
+    /// Number of paths of which only the name is left.
     pub lost: u64,
-    /// Paths that the destination cannot hold.
+    /// Number of paths that the destination cannot store.
     pub left_out: u64,
     /// Bytes of contents that were read.
     pub bytes: u64,
     /// Bytes of contents that are missing.
     pub lost_bytes: u64,
-    /// Bytes of the image that were needed and could not be read.
+    /// Bytes of the image that were needed, but could not be read.
     pub unread: Spans,
-    /// What is wrong with the volume as a whole, or was done about it.
+    /// Damage of the volume as a whole, and what was done about it.
     pub notes: Vec<String>,
 }
 
 impl Summary {
-    /// Whether every path is whole, or left out for reasons that are not the volume's.
+    /// Whether every path is whole, or was left out for reasons unrelated to the volume.
     pub fn is_whole(&self) -> bool {
         self.partial == 0 && self.lost == 0
     }
 
-    /// The counts as a sentence without a full stop, with a word for paths that are
-    /// [`State::Lost`].
+    /// The counts, as a sentence without a full stop. `lost_word` stands for [`State::Lost`].
     pub fn told(&self, lost_word: &str) -> String {
         let Self { whole, partial, lost, left_out, bytes, lost_bytes, unread, .. } = self;
         let mut told =
@@ -110,23 +109,23 @@ impl fmt::Display for Summary {
 
 /// Receives what became of each path, and progress.
 pub trait Witness {
-    /// What became of a path. Directories come after what is in them.
+    /// Called once it is known what became of a path. Directories come after their contents.
     fn rescued(&mut self, rescued: &Rescued);
-    /// A file was read, but could not be kept, or only in part.
+    /// Called if a file was read, but could not be kept, or only in part.
     fn not_kept(&mut self, path: &[u8], loss: Loss);
-    /// Bytes of contents read since the last call.
+    /// Called with the number of bytes of contents read since the last call.
     fn advanced(&mut self, bytes: u64);
 }
 
-/// Follows an export, and says what became of each path.
+/// Follows an export, and reports what became of each path.
 pub(crate) struct Tally<'a> {
     witness: &'a mut dyn Witness,
-    /// Directories whose contents are not complete, outermost first.
+    /// Directories whose contents are still being exported, outermost first.
     open: Vec<Rescued>,
-    /// The path whose parts are being read.
+    /// The path that is being exported.
     now: Rescued,
     is_refused: bool,
-    /// Why contents are missing, if it is not for the device's reasons.
+    /// The reason to report for missing contents, in place of the device's error.
     reason: Option<&'static str>,
     summary: Summary,
 }
@@ -166,7 +165,7 @@ impl Rescued {
     }
 }
 
-/// Whether a directory's path leads to `path`.
+/// Whether `path` is below `directory`.
 fn leads_to(directory: &[u8], path: &[u8]) -> bool {
     directory.is_empty() || path.strip_prefix(directory).is_some_and(|rest| rest.starts_with(b"/"))
 }
@@ -183,13 +182,14 @@ impl<'a> Tally<'a> {
         }
     }
 
-    /// The same with a reason to give where the device fails.
+    /// Adds a reason to report in place of the device's errors.
     pub(crate) fn with_reason_for_io(mut self, reason: &'static str) -> Self {
         self.reason = Some(reason);
         self
     }
 
-    /// Ends directories that `path` is not in. One that `path` names stays open.
+    /// Reports the open directories that do not contain `path`. The directory at `path` itself
+    /// stays open.
     fn leave_for(&mut self, path: &[u8]) {
         while let Some(last) = self.open.pop() {
             if last.path == path || leads_to(&last.path, path) {
@@ -214,7 +214,7 @@ impl<'a> Tally<'a> {
         self.witness.rescued(rescued);
     }
 
-    /// Ends all directories.
+    /// Reports all directories that are still open.
     pub(crate) fn finish(mut self) -> Summary {
         while let Some(last) = self.open.pop() {
             self.say(&last);
@@ -270,7 +270,7 @@ impl Watch for Tally<'_> {
         rescued.state = match (is_kept, is_refused) {
             (false, true) => State::LeftOut,
             (false, false) => State::Lost,
-            // Only zeros came out of it.
+            // None of the contents could be read; the copy contains only zeros.
             (true, _) if rescued.bytes == 0 && rescued.lost_bytes > 0 => State::Lost,
             (true, _) => rescued.state,
         };

@@ -15,7 +15,7 @@ use extant_format::{
 use extant_fs::{Error, Volume};
 use extant_rt::Rt;
 
-/// Bytes of a file read at a time.
+/// Number of bytes of a file to read at a time.
 const READ_BYTES: u64 = 1 << 20;
 /// Bytes before the primary superblock, for a boot loader.
 const BOOT_BYTES: usize = 1024;

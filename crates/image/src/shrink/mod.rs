@@ -47,16 +47,15 @@ pub struct ShrinkReport {
 /// Writes the smallest volume with the contents of `volume`, read from `image`, to `target`.
 ///
 /// The target may be the image itself as a file; then the new file gets its permissions, and takes
-/// its name once it is durable. A device that is written in place is not the one that `volume` is
-/// read from. `claim` keeps writers away from the image and must have been taken before `volume`
-/// was opened; see
-/// [`FileDevice::claim_to_replace`](extant_block::FileDevice::claim_to_replace).
+/// its name once it is durable. A device that is written in place must not be the one that `volume`
+/// is read from. `claim` keeps writers away from the image and must have been taken before `volume`
+/// was opened; see [`FileDevice::claim_to_replace`](extant_block::FileDevice::claim_to_replace).
 ///
 /// # Errors
 /// An image that is to replace itself but is not a regular file, has other names, is not writable,
-/// or has anything except zeros after its volume. A volume with a dirty journal, orphans or known
-/// errors. Damage. Unsupported features, by name: those that depend on numbers or locations of
-/// inodes and blocks, and layouts that [`build`](crate::build) does not create. On error the
+/// or contains anything except zeros after its volume. A volume with a dirty journal, orphans or
+/// known errors. Damage. Unsupported features, by name: those that depend on numbers or locations
+/// of inodes and blocks, and layouts that [`build`](crate::build) does not create. On error the
 /// target's name is absent, or still refers to the previous file.
 pub fn shrink(
     volume: &Volume,

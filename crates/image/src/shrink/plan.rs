@@ -8,20 +8,20 @@ use crate::layout::{
 use crate::{BuildError, JournalSize, SizePolicy};
 use extant_format::{Compat, FileBlock, Incompat, InodeNumber, Superblock, Timestamp, UintExt, VolumeBlock};
 
-/// Smallest log that jbd2 accepts, in blocks.
+/// Minimum length of a log that jbd2 accepts, in blocks.
 const JOURNAL_BLOCKS_MIN: u32 = 1024;
 
 /// Layout of the smaller volume.
 #[derive(Debug)]
 pub(super) struct Arrangement {
     pub(super) params: Params,
-    /// For files mapped by block pointers.
+    /// Parameters for files that are mapped by block pointers.
     pub(super) indirect: Params,
     pub(super) geometry: Geometry,
     pub(super) own: Own,
     /// Attribute blocks, in the order of the survey.
     pub(super) attrs: Vec<Run>,
-    /// Indexed by inode of the survey.
+    /// Locations, by index of the inode in the survey.
     places: Vec<Place>,
     /// New number of each inode of the survey.
     numbers: Vec<InodeNumber>,
@@ -53,7 +53,7 @@ impl Arrangement {
         let first = sb.first_inode();
         let own = first.0 - 1;
         let needed = own + survey.inodes.iter().filter(|found| found.number >= first).count().fit_u32();
-        // A few more, as in a newly built volume.
+        // A few more inodes than are needed, as in a newly built volume.
         let wanted = (u64::from(needed) + u64::from(needed) / 32 + 16).min(sb.inodes_count().into());
         let lay_out = |blocks| Self::lay_out(&params, &indirect, survey, blocks, wanted);
         let mut arrangement = smallest_for(&params, survey.blocks, Headroom::NONE, lay_out)?;
@@ -85,7 +85,7 @@ impl Arrangement {
             }
             Ok(())
         };
-        // Directories, attributes and symbolic links together, as in a newly built volume.
+        // Directories, attributes and symbolic links go together, as in a newly built volume.
         place(&mut geometry.space, |found| found.role.is_name())?;
         let attrs = geometry.space.take_runs(survey.attrs.len().to_u64())?;
         place(&mut geometry.space, |found| !found.role.is_name())?;

@@ -1,5 +1,5 @@
-//! Checks single inodes and their attributes for damage that e2fsck would report. Otherwise the
-//! copy would keep it, or lose data silently.
+//! Checks single inodes and their attributes for damage that e2fsck would report. Without this
+//! check, the copy would keep the damage, or lose data silently.
 
 use super::renumber::value_inodes;
 use super::survey::{Found, Role, Survey, read_blocks};
@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 
 /// Length of `fscrypt_context` by its version, the first byte (Linux, fs/crypto/fscrypt_private.h).
 const CONTEXT_BYTES: [(u8, usize); 2] = [(1, 28), (2, 40)];
-/// Shortest encrypted name (`FSCRYPT_FNAME_MIN_MSG_LEN`).
+/// Minimum length of an encrypted name (`FSCRYPT_FNAME_MIN_MSG_LEN`).
 const ENCRYPTED_NAME_MIN: usize = 16;
 /// Bytes of `i_block` that a device number uses.
 const DEVICE_BYTES: usize = 16;
@@ -105,7 +105,8 @@ fn check_record(found: &Found, survey: &Survey, inode: &Inode, sb: &Superblock) 
             if inode.size() != 0 {
                 return bad(place, "i_size", inode.size(), "0, for it has no contents");
             }
-            // Linux did not always clear the rest. e2fsck minds it only with one of these flags.
+            // Linux did not always clear the rest of the field, and e2fsck complains only if one of
+            // these flags is set.
             if inode.flags().intersects(InodeFlags::IMMUTABLE | InodeFlags::APPEND)
                 && inode.map()[DEVICE_BYTES..].iter().any(|&byte| byte != 0)
             {

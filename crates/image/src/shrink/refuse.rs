@@ -5,7 +5,7 @@ use extant_format::{
 };
 use extant_fs::Error;
 
-/// Features whose structures reference only numbers and locations that get rewritten.
+/// Features whose structures contain only numbers and locations that are rewritten.
 const COMPAT: Compat = Compat::DIR_PREALLOC
     .union(Compat::HAS_JOURNAL)
     .union(Compat::EXT_ATTR)

@@ -1,4 +1,4 @@
-//! Checks that a volume is sound. In a smaller copy, damage would be lost or go unnoticed.
+//! Checks that a volume is sound, because damage would be lost or go unnoticed in a smaller copy.
 
 use super::records;
 use super::survey::{Found, Role, Survey, read_blocks};
@@ -43,11 +43,11 @@ fn bad(place: Place, field: &'static str, value: u64, rule: &'static str) -> Err
     Corrupt::field(place, field, value, rule).into()
 }
 
-/// The names found for an inode.
+/// The names of an inode that were found.
 #[derive(Clone, Copy, Debug, Default)]
 struct Named {
     names: u32,
-    /// The file type in those entries.
+    /// The file type in the entries with these names.
     kind: Option<FileKind>,
     /// For a directory: number of subdirectories.
     dirs: u32,

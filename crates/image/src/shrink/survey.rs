@@ -16,13 +16,13 @@ const AHEAD: usize = 1024;
 /// The inodes in use and their blocks.
 #[derive(Debug, Default)]
 pub(super) struct Survey {
-    /// In order of their numbers.
+    /// Inodes in use, in order of their numbers.
     pub(super) inodes: Vec<Found>,
     /// Runs of all inodes, one inode after another.
     pub(super) runs: Vec<SourceRun>,
     /// Attribute blocks.
     pub(super) attrs: Vec<AttrBlock>,
-    /// Number of these blocks and of those in all runs.
+    /// Number of attribute blocks and of the blocks in all runs.
     pub(super) blocks: u64,
     /// The journal's superblock.
     pub(super) journal: Option<JournalSuperblock>,
@@ -42,7 +42,7 @@ pub(super) struct Found {
 /// How to treat an inode's blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
-    /// No blocks; `i_block` is kept as it is.
+    /// The inode has no blocks; `i_block` is kept as it is.
     Unmapped,
     /// An inline directory.
     InlineDirectory,
@@ -50,18 +50,18 @@ pub(super) enum Role {
     Directory,
     /// The block of a symbolic link.
     Symlink,
-    /// Any other blocks; copied as they are.
+    /// Any other blocks, which are copied as they are.
     Data,
-    /// Created anew.
+    /// The journal, which is created anew.
     Journal,
-    /// Created anew.
+    /// The orphan file, which is created anew.
     OrphanFile,
-    /// Created anew.
+    /// The resize inode, which is created anew.
     Resize,
 }
 
 impl Found {
-    /// Whether it will have the surveyed blocks on the new volume.
+    /// Whether the inode will have the surveyed blocks on the new volume.
     pub(super) fn is_mapped(&self) -> bool {
         self.runs > 0
     }
@@ -72,7 +72,7 @@ impl Role {
         matches!(self, Self::Directory | Self::InlineDirectory)
     }
 
-    /// Whether walking names reads it.
+    /// Whether a walk over names reads the inode's blocks.
     pub(super) fn is_name(self) -> bool {
         matches!(self, Self::Directory | Self::Symlink)
     }
@@ -196,7 +196,7 @@ pub(super) async fn read_blocks(
     start: VolumeBlock,
     blocks: u64,
 ) -> Result<Box<[u8]>, Error> {
-    // Whole aligned units, as required by a device that bypasses the host's cache.
+    // Read whole aligned units, as a device that bypasses the host's cache requires.
     const UNIT: u64 = 4096;
     let log = volume.superblock().block_size().log2();
     let (from, to) = (start.0 << log, (start.0 + blocks) << log);
@@ -262,8 +262,8 @@ fn role_of(inode: &Inode, sb: &Superblock) -> Result<Role, Error> {
 }
 
 /// Fails for an attribute value that refers to its only holder: `i_mtime` is the holder's number,
-/// and both have the same generation (`EXT4_XATTR_INODE_GET_PARENT`; written by Lustre). Its blocks
-/// are not charged to its holder.
+/// and both have the same generation (`EXT4_XATTR_INODE_GET_PARENT`; written by Lustre). The
+/// value's blocks are not charged to the holder.
 async fn check_value(volume: &Volume, inode: &Inode) -> Result<(), Error> {
     let holder = InodeNumber(inode.raw.i_mtime.get());
     let is_value = inode.flags().contains(InodeFlags::EA_INODE);

@@ -1,7 +1,7 @@
 //! Access control lists in tar archives' text form (`SCHILY.acl.access`):
 //! `user::rw-,user:joe:r--:1000,mask::rw-,…`.
 
-/// What a name in a list stands for.
+/// What a name in a list refers to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum NameOf {
     User,
@@ -9,7 +9,7 @@ pub(crate) enum NameOf {
 }
 
 /// Converts a text list to the value of `system.posix_acl_*`. If a number follows a name, the
-/// number is used. `number_of` looks up names without one that are not numbers themselves.
+/// number is used. `number_of` looks up other names, unless the name itself is a number.
 ///
 /// # Errors
 /// The list is malformed, or `number_of` fails.

@@ -46,11 +46,12 @@ pub(super) fn lay(
     Ok(())
 }
 
-/// Removes from `tree` what `upper` hides, and records it for whatever lies below `tree`.
+/// Removes what `upper` hides from `tree`, and records it for trees that lie below `tree`.
 fn hide(tree: &mut Tree, upper: &Tree, hidden: Hidden) {
     let mut todo: VecDeque<Vec<u8>> = hidden.dir.into_iter().map(|step| step.name).collect();
     let mut dir: Vec<Step> = Vec::new();
-    // Where the path has led so far, in the upper and lower tree, and all directories above.
+    // The directories that the path has reached in the upper and in the lower tree, and all
+    // directories above.
     let mut here = (Some(NodeId::ROOT), Some(NodeId::ROOT));
     let mut above = Vec::new();
     let mut links = 0;
@@ -100,8 +101,8 @@ fn hide(tree: &mut Tree, upper: &Tree, hidden: Hidden) {
     tree.add_hidden(Hidden { dir, name: hidden.name });
 }
 
-/// Returns entries of `upper` that others of its entries replace: through a symbolic link below,
-/// two paths may be the same.
+/// Returns the entries of `upper` that are replaced by other entries of `upper`: through a symbolic
+/// link below, two paths may be the same.
 fn graft(tree: &mut Tree, upper: &Tree) -> Result<Lost, BuildError> {
     // Nodes from here on come from `upper`.
     let first_own = NodeId(tree.node_slots().fit_u32());
@@ -115,7 +116,8 @@ fn graft(tree: &mut Tree, upper: &Tree) -> Result<Lost, BuildError> {
         xattrs: sets[node.xattrs.0.to_usize()],
     };
     let mut done: BTreeMap<NodeId, NodeId> = BTreeMap::new();
-    // Directories of `upper`, where they go, and whether that is another path: behind a link.
+    // Directories of `upper`, the directories that they merge with, and whether these have a
+    // different path, because of a link.
     let mut pending = vec![(NodeId::ROOT, NodeId::ROOT, false)];
     // Paths of unlisted directories that collide with something else. They wait until all links to
     // directories are in place.
@@ -130,7 +132,7 @@ fn graft(tree: &mut Tree, upper: &Tree) -> Result<Lost, BuildError> {
         let Some((from, to, is_moved)) = pending.pop() else {
             if let Some((from, dir, name)) = behind.pop() {
                 let path = [&tree.path(dir)[..], b"/", &name].concat();
-                // A link that leads in a circle leads to nothing.
+                // A link in a cycle leads nowhere.
                 let target = place::find_followed(tree, &path).ok().flatten();
                 let target = target.filter(|&target| tree.node(target).kind == Kind::Directory);
                 let node = upper.node(from);
@@ -147,7 +149,8 @@ fn graft(tree: &mut Tree, upper: &Tree) -> Result<Lost, BuildError> {
                 continue;
             }
             let Some((from, path)) = late.pop() else { return Ok(lost) };
-            // Do not remove a file that the layer lists for a directory that it does not list.
+            // Do not remove a file that the layer lists in favour of a directory that it does not
+            // list.
             match place::directory_or_make_unless(tree, &path, |node| node >= first_own)? {
                 Some(to) => pending.push((from, to, false)),
                 None => lost.count_below(upper, from, NodeId::ROOT),
@@ -205,7 +208,7 @@ fn graft(tree: &mut Tree, upper: &Tree) -> Result<Lost, BuildError> {
                 }
                 (Kind::Symlink, _) => tree.put_symlink(to, name, meta(node), upper.symlink_target(id))?,
                 (kind, payload) => {
-                    // Any name of several may turn out to be one that moved.
+                    // Any of several names may turn out to belong to a file that moved.
                     let payload = match payload {
                         Payload::Host { root } if is_moved || node.names > 1 => {
                             tree.host_at(root, upper.entry_path(entry))

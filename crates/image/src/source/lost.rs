@@ -13,8 +13,8 @@ impl Lost {
         self.0.get_or_insert_with(|| (path(), 0)).1 += 1;
     }
 
-    /// Counts the entries below a directory that are at least `from`; earlier ones belong to other
-    /// sources.
+    /// Counts the entries below a directory whose index is at least `from`; earlier entries belong
+    /// to other sources.
     pub(crate) fn count_below(&mut self, tree: &Tree, dir: NodeId, from: NodeId) {
         let mut pending = vec![dir];
         while let Some(dir) = pending.pop() {
@@ -33,7 +33,7 @@ impl Lost {
         }
     }
 
-    /// A note about them.
+    /// Makes a note about these entries.
     pub(crate) fn note(&self, archive: &str) -> Option<Note> {
         let (path, entries) = self.0.as_ref()?;
         Some(Note::Replaced { archive: archive.to_owned(), path: quoted(path), entries: *entries })

@@ -15,13 +15,13 @@ const OPAQUE: &[u8] = b".wh..wh..opq";
 /// Prefix of AUFS's private files, and of [`OPAQUE`].
 const PRIVATE: &[u8] = b".wh..wh.";
 
-/// What a path in a layer means if it is not a file of the image.
+/// The meaning of a path in a layer that is not a file of the image.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Mark {
     /// Hides something in lower layers.
     Hides(Hidden),
-    /// This path and everything below it stay out of the image. Hard links may still lead to files
-    /// there.
+    /// This path and everything below it are left out of the image. Hard links may still lead to
+    /// files there.
     Private(Vec<u8>),
 }
 

@@ -32,10 +32,10 @@ use std::path::{Path, PathBuf};
 
 /// Options for loading sources.
 pub(crate) struct LoadOptions<'a> {
-    /// Directory of spool files: that of the output.
+    /// Directory for spool files: the directory of the output.
     pub(crate) spool_dir: &'a Path,
     pub(crate) one_file_system: bool,
-    /// Names that are left out.
+    /// Names to leave out.
     pub(crate) selection: &'a Selection,
     /// An existing image under the output's name, which must not be packed into the new one.
     pub(crate) replaced: Option<FileIdentity>,

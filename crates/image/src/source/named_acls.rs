@@ -13,19 +13,20 @@ use extant_format::UintExt;
 use extant_fs::quote;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Names of attributes whose value is a list in text. No attribute of a volume has these names.
+/// Names of attributes whose value is an access list in text. On a volume, no attribute has such a
+/// name.
 pub(crate) const ACCESS_TEXT: &[u8] = b"SCHILY.acl.access";
 pub(crate) const DEFAULT_TEXT: &[u8] = b"SCHILY.acl.default";
 const ACCESS: &[u8] = b"system.posix_acl_access";
 const DEFAULT: &[u8] = b"system.posix_acl_default";
 
-/// A longer `/etc/passwd` or `/etc/group` is cut off here.
+/// Maximum number of bytes to read of `/etc/passwd` or `/etc/group`; the rest is ignored.
 const MOST_BYTES: u64 = 16 << 20;
 
 /// Converts all lists in text to the binary form that inodes store.
 ///
 /// # Errors
-/// A list is malformed, or has a name that is not found anywhere.
+/// A list is malformed, or contains a name that is not found anywhere.
 pub(crate) fn resolve(tree: &mut Tree, stores: &mut Stores, notes: &mut Vec<Note>) -> Result<(), BuildError> {
     let is_text = |set: &[Xattr]| set.iter().any(|xattr| binary_name(&xattr.name).is_some());
     if !tree.xattr_sets().any(is_text) {
@@ -59,7 +60,7 @@ pub(crate) fn resolve(tree: &mut Tree, stores: &mut Stores, notes: &mut Vec<Note
     Ok(())
 }
 
-/// The attribute that a list in text stands for.
+/// Returns the name of the binary attribute for an access list in text.
 fn binary_name(name: &[u8]) -> Option<&'static [u8]> {
     match name {
         ACCESS_TEXT => Some(ACCESS),
@@ -81,7 +82,7 @@ impl<'a> Known<'a> {
         let (mut sources, mut host) = (Owners::default(), Owners::default());
         for (of, name) in [(NameOf::User, "passwd"), (NameOf::Group, "group")] {
             sources.read(of, &file_in_etc(tree, stores, name.as_bytes())?);
-            // A host without the file knows nobody.
+            // A host without this file has no names.
             host.read(of, &std::fs::read(format!("/etc/{name}")).unwrap_or_default());
         }
         Ok(Self { headers: &stores.owners, sources, host, of_host: BTreeSet::new() })
@@ -92,11 +93,11 @@ impl<'a> Known<'a> {
         for xattr in set {
             match binary_name(&xattr.name) {
                 None => resolved.push(xattr.clone()),
-                // The same header has the list in binary form, with numbers.
+                // The same header also contains the list in binary form, with numbers.
                 Some(name) if set.iter().any(|other| *other.name == *name) => {}
                 Some(name) => {
                     let value = acl_from_text(&xattr.value, |of, name| self.number_of(of, name))?;
-                    // `settle` drops lists without entries, which GNU tar writes.
+                    // Lists without entries, which GNU tar writes, are dropped by `settle`.
                     resolved.push(Xattr { name: name.into(), value: value.into() });
                 }
             }
@@ -126,7 +127,7 @@ impl<'a> Known<'a> {
     }
 }
 
-/// The contents of a regular file in the tree's `/etc`; empty where there is none.
+/// The contents of a regular file in the tree's `/etc`; empty if there is none.
 pub(super) fn file_in_etc(tree: &Tree, stores: &Stores, name: &[u8]) -> Result<Vec<u8>, BuildError> {
     let Some(etc) = place::directory(tree, b"etc")? else { return Ok(Vec::new()) };
     let Some(entry) = tree.lookup(etc, name) else { return Ok(Vec::new()) };

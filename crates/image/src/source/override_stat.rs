@@ -1,15 +1,15 @@
-//! Owners, modes and types that a rootless container engine keeps in an attribute, because it may
-//! not set them (containers/storage, fuse-overlayfs).
+//! Owners, modes and types that a rootless container engine stores in an attribute, because it is
+//! not allowed to set them (containers/storage, fuse-overlayfs).
 
 use crate::tree::{Kind, NodeId, Payload, Tree, XattrSetId};
 use extant_format::UintExt;
 
-/// `UID:GID:MODE`, the mode in octal, and for types that the file itself does not have `:TYPE`:
-/// `block-MAJOR-MINOR`, `char-MAJOR-MINOR`, `pipe` or `socket`.
+/// `UID:GID:MODE`, with the mode in octal. If the file itself does not have the right type, this is
+/// followed by `:TYPE`: `block-MAJOR-MINOR`, `char-MAJOR-MINOR`, `pipe` or `socket`.
 const NAME: &[u8] = b"user.containers.override_stat";
 
-/// Gives every node what its attribute says, and takes that attribute away. A value that is not
-/// understood stays.
+/// Applies every node's attribute to the node, and removes the attribute. An attribute whose value
+/// is not understood is kept.
 pub(super) fn apply(tree: &mut Tree) {
     let has_it = |set: &[crate::tree::Xattr]| set.iter().any(|xattr| *xattr.name == *NAME);
     if !tree.xattr_sets().any(has_it) {

@@ -3,7 +3,7 @@
 use super::acl_text::NameOf;
 use std::collections::BTreeMap;
 
-/// How many names are kept at most. A hostile archive may have a new name in each header.
+/// Maximum number of names to keep. A hostile archive may contain a new name in each header.
 const MOST_NAMES: usize = 1 << 16;
 
 /// Numbers of users and groups by name. The first number seen for a name is kept.

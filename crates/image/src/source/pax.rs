@@ -51,7 +51,7 @@ impl Pax {
     }
 
     fn take(&mut self, key: &[u8], value: &[u8]) -> Result<(), String> {
-        // An empty value cancels that of a global header.
+        // An empty value cancels the one from a global header.
         let text = |value: &[u8]| (!value.is_empty()).then(|| value.to_vec());
         match key {
             b"path" => self.path = text(value),
@@ -93,10 +93,11 @@ impl Pax {
             let value = base64_decoded(&digits).ok_or("attribute value is not base64")?;
             (percent_decoded(name), value)
         } else if key == ACCESS_TEXT || key == DEFAULT_TEXT {
-            // Text until all sources are read: it may name users and groups.
+            // Keep this as text until all sources have been read, because it may name users and
+            // groups.
             (key.to_vec(), value.to_vec())
         } else if key == b"RHT.security.selinux" {
-            // Archived without the trailing zero that the kernel stores.
+            // The archive omits the trailing zero byte that the kernel stores.
             (b"security.selinux".to_vec(), [value, b"\0"].concat())
         } else {
             return Ok(());

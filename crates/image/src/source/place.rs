@@ -35,12 +35,14 @@ pub(crate) fn directory(tree: &Tree, path: &[u8]) -> Result<Option<NodeId>, Buil
     Ok(way.go(tree)?.is_none().then_some(way.at))
 }
 
-/// Like [`directory`], but creates missing directories, replacing anything else of their names.
+/// Like [`directory`], but creates missing directories, and replaces anything else that has their
+/// names.
 pub(crate) fn directory_or_make(tree: &mut Tree, path: &[u8]) -> Result<NodeId, BuildError> {
     Ok(directory_or_make_unless(tree, path, |_| false)?.expect("nothing is kept"))
 }
 
-/// Like [`directory_or_make`], but returns `None` if it would replace something that `is_kept`.
+/// Like [`directory_or_make`], but returns `None` if it would replace something for which `is_kept`
+/// is true.
 pub(crate) fn directory_or_make_unless(
     tree: &mut Tree,
     path: &[u8],
@@ -123,7 +125,8 @@ impl<'p> Way<'p> {
                 Kind::Directory => self.enter(node),
                 Kind::Symlink => {
                     let target = tree.symlink_target(node);
-                    // A hard link to a lower layer's symbolic link: its target is unknown here.
+                    // The path is a hard link to a symbolic link of a lower layer, whose target is
+                    // unknown here.
                     if target.is_empty() {
                         return Ok(Some(part));
                     }

@@ -33,7 +33,7 @@ pub(crate) struct Archive {
 pub(crate) struct Stores {
     pub(crate) roots: Vec<HostRoot>,
     pub(crate) archives: Vec<Archive>,
-    /// Names of owners that archives tell with their numbers.
+    /// Names of owners that archives contain, with their numbers.
     pub(crate) owners: Owners,
     spool: Option<Spool>,
     spool_dir: PathBuf,
@@ -51,13 +51,13 @@ struct Room {
     volume: Option<u64>,
     /// Total bytes spooled.
     spooled: u64,
-    /// No source follows.
+    /// Whether no source follows.
     is_last_source: bool,
-    /// Nothing follows that could remove contents of the current tree.
+    /// Whether nothing follows that could remove contents of the current tree.
     is_last: bool,
     /// Upper bound for the bytes that the current tree has in the spool.
     tree: u64,
-    /// How many of those may be image layers.
+    /// Upper bound for how many of those bytes may be image layers.
     layers: u64,
 }
 

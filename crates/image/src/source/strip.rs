@@ -9,12 +9,12 @@ use std::collections::BTreeMap;
 const ACCESS: &[u8] = b"system.posix_acl_access";
 const DEFAULT: &[u8] = b"system.posix_acl_default";
 
-/// Takes access lists, or all other extended attributes, from every node.
+/// Removes access lists, or all other extended attributes, from every node.
 pub(super) fn strip(tree: &mut Tree, no_acls: bool, no_xattrs: bool) {
     if !no_acls && !no_xattrs {
         return;
     }
-    // For each set, what is left of it, and the permissions that its list gives the owning group.
+    // For each set, what remains of it, and the permissions that its list gives the owning group.
     let mut sets: BTreeMap<XattrSetId, (XattrSetId, Option<u16>)> = BTreeMap::new();
     for id in (0..tree.node_slots().fit_u32()).map(NodeId) {
         let old = tree.node(id).xattrs;
@@ -44,12 +44,13 @@ fn is_list(name: &[u8]) -> bool {
     [ACCESS, DEFAULT, ACCESS_TEXT, DEFAULT_TEXT].contains(&name)
 }
 
-/// What the owning group may do under an access list. The mode has the list's mask in its place,
-/// which would give the group what only others were given.
+/// The permissions of the owning group under an access list. In the mode, the list's mask takes
+/// their place; without the list, it would grant the group permissions that only others in the list
+/// had.
 fn group_of(set: &[Xattr]) -> Option<u16> {
     let list = set.iter().find_map(|xattr| match &*xattr.name {
         ACCESS => Some(xattr.value.to_vec()),
-        // Whom the names stand for does not matter.
+        // It does not matter whom the names refer to.
         ACCESS_TEXT => acl_from_text(&xattr.value, |_, _| Ok(0)).ok(),
         _ => None,
     })?;

@@ -18,7 +18,7 @@ use std::sync::Arc;
 /// Entries handed to the tree at a time.
 const BATCH: usize = 512;
 const DENTS_BYTES: usize = 64 << 10;
-/// Longest path that Linux accepts in one call.
+/// Maximum length of a path that Linux accepts in one call.
 const PATH_MAX: usize = 4096;
 
 /// Adds the directory `root` of `stores` to the tree.
@@ -196,8 +196,9 @@ impl Walk {
             if matches!(name.to_bytes(), b"." | b"..") {
                 continue;
             }
-            // What lies below an excluded name may be large or unreadable, so it is not read. The
-            // marks of layers are: they remove names of lower layers, whatever they are called.
+            // Excluded names are not read, because what lies below them may be large or unreadable.
+            // Marks of layers are read, whatever their names, because they remove names of lower
+            // layers.
             if !self.selection.exclude.is_empty() && !marks::is_mark(name.to_bytes()) {
                 let path = [&job.path[..], b"/", name.to_bytes()].concat();
                 if self.selection.leaves_out(&path[1..]) {
@@ -360,11 +361,11 @@ fn data_ranges(dir: &OwnedFd, name: &CStr, size: u64) -> Result<Option<Vec<DataR
 
 enum Attrs<'a> {
     Fd(BorrowedFd<'a>),
-    /// A path; a symbolic link in its last component is not followed.
+    /// A path. A symbolic link in its last component is not followed.
     Path(&'a [u8]),
 }
 
-/// Largest list of names, and largest value, that Linux returns.
+/// Maximum size of a list of names, and of a value, that Linux returns.
 const XATTR_MAX: usize = 64 << 10;
 
 fn read_xattrs(from: &Attrs<'_>) -> Result<Vec<Xattr>, Errno> {
@@ -391,7 +392,7 @@ fn read_xattrs(from: &Attrs<'_>) -> Result<Vec<Xattr>, Errno> {
     let mut set = Vec::new();
     for name in names.split(|b| *b == 0).filter(|name| !name.is_empty()) {
         if !is_storable(name) {
-            // It will be left out and reported by name; its value is not needed.
+            // The attribute will be left out and reported by name, so its value is not needed.
             set.push(Xattr { name: name.into(), value: Box::default() });
             continue;
         }

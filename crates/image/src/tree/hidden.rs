@@ -1,11 +1,11 @@
-//! What sources hide in the trees that they are merged over.
+//! Places that sources hide in the trees that they are merged over.
 
-/// A place that sources hide in whatever lies below the tree.
+/// A place that sources hide in the trees below.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Hidden {
-    /// Path of its directory from the root.
+    /// Path of the place's directory from the root.
     pub(crate) dir: Vec<Step>,
-    /// The name hidden, with everything below it. `None`: all names in the directory.
+    /// The hidden name, with everything below it; `None` for all names in the directory.
     pub(crate) name: Option<Vec<u8>>,
 }
 
@@ -13,8 +13,8 @@ pub(crate) struct Hidden {
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Step {
     pub(crate) name: Vec<u8>,
-    /// A source lists this directory, so a symbolic link of that name below the tree is not
-    /// followed.
+    /// Whether a source lists this directory, so that a symbolic link of that name below the tree
+    /// is not followed.
     pub(crate) listed: bool,
 }
 

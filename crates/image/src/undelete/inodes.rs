@@ -1,4 +1,4 @@
-//! Inodes that were deleted: versions from before, in the log, and what is left in the tables.
+//! Finds deleted inodes: earlier versions in the log, and remains in the inode tables.
 
 use crate::rescue::slots;
 use extant_format::jbd2::unescape;
@@ -20,14 +20,14 @@ pub(super) async fn bytes_of(volume: &Volume, copy: &OldCopy) -> Option<Vec<u8>>
 /// A deleted inode, as it was while it had a name.
 #[derive(Clone, Debug)]
 pub(super) struct Deleted {
-    /// With one link, and the time of its deletion where that is known.
+    /// The inode, with a link count of 1, and the time of its deletion if it is known.
     pub(super) inode: Inode,
-    /// The age of this version in the log; `None` if it is from the table.
+    /// The age of this version in the log; `None` if it is from an inode table.
     pub(super) age: Option<i32>,
 }
 
-/// Deleted regular files, directories and symbolic links, each in its newest version with contents
-/// in reach; those deleted last come first.
+/// Finds deleted regular files, directories and symbolic links, each in the newest version whose
+/// contents are in reach; those deleted last come first.
 pub(super) async fn deleted(volume: &Volume, history: &[OldCopy]) -> Vec<Deleted> {
     let sb = volume.superblock();
     let per_block = sb.block_size().bytes() / u32::from(sb.inode_size());
@@ -76,7 +76,7 @@ pub(super) async fn deleted(volume: &Volume, history: &[OldCopy]) -> Vec<Deleted
     }
     let mut found: Vec<Deleted> = found.into_values().collect();
     for deleted in &mut found {
-        // Every name is another file's now.
+        // All other names of the inode now belong to other files.
         deleted.inode.raw.i_links_count = 1.into();
     }
     found.sort_by_key(|deleted| {
@@ -95,7 +95,7 @@ fn is_wanted(volume: &Volume, inode: &Inode) -> bool {
         && !inode.flags().contains(InodeFlags::EA_INODE)
 }
 
-/// Deleted inodes of a group whose maps were left as they were, as by ext2.
+/// Finds deleted inodes of a group whose maps were not cleared, as on ext2.
 async fn left_in_table(volume: &Volume, group: Group, table: VolumeBlock) -> Vec<Inode> {
     let sb = volume.superblock();
     let mut left = Vec::new();

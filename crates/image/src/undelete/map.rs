@@ -1,4 +1,4 @@
-//! The maps of deleted files, whose nodes may be in the log only.
+//! Maps of deleted files, whose nodes may be only in the log.
 
 use super::inodes::bytes_of;
 use super::space::Space;
@@ -10,15 +10,15 @@ use extant_fs::{OldCopy, Volume};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// Most nodes of one map that are looked at.
+/// Maximum number of nodes of one map to look at.
 const NODES_MAX: usize = 1 << 20;
 
-/// What a map leads to.
+/// The blocks and nodes of a map.
 #[derive(Debug, Default)]
 pub(super) struct Map {
     /// Blocks of contents and of the map's nodes.
     pub(super) blocks: Vec<Range<u64>>,
-    /// Nodes that are not on the volume any more, as the log has them.
+    /// Nodes that are no longer on the volume, with their bytes from the log.
     pub(super) nodes: Vec<(VolumeBlock, Vec<u8>)>,
 }
 
@@ -26,7 +26,7 @@ pub(super) struct Map {
 pub(super) struct Maps<'a> {
     volume: &'a Volume,
     space: &'a Space,
-    /// The newest first.
+    /// Copies of blocks in the log, the newest first.
     copies: BTreeMap<VolumeBlock, Vec<OldCopy>>,
 }
 
@@ -39,7 +39,7 @@ impl<'a> Maps<'a> {
         Self { volume, space, copies }
     }
 
-    /// The map of a deleted inode.
+    /// Reads the map of a deleted inode.
     pub(super) async fn of(&self, inode: &Inode) -> Map {
         let flags = inode.flags();
         let mut map = Map::default();
@@ -53,8 +53,8 @@ impl<'a> Maps<'a> {
         map
     }
 
-    /// A node that `is_right`: as it is on the volume if its block is free, or the newest in the
-    /// log.
+    /// A node that satisfies `is_right`: the block on the volume if it is free, else the newest
+    /// such copy in the log.
     async fn node(
         &self,
         at: VolumeBlock,
@@ -98,7 +98,7 @@ impl<'a> Maps<'a> {
                             let place = Place::ExtentNode(inode.number, child.block);
                             let is_whole =
                                 seed.is_none_or(|seed| verify_extent_checksum(bytes, seed, place).is_ok());
-                            // Deletion leaves nodes without entries.
+                            // A deletion leaves nodes without entries.
                             let has_entries = match ExtentNode::parse(bytes, &child) {
                                 Ok(ExtentNode::Leaf(extents)) => !extents.is_empty(),
                                 Ok(ExtentNode::Index { entries, .. }) => !entries.is_empty(),

@@ -1,10 +1,10 @@
-//! Brings back deleted files that are still in reach, into a place that is not the volume.
+//! Brings back deleted files that are still in reach, and writes them somewhere else.
 //!
-//! The journal's log keeps older versions of inodes, maps and directories until it comes round
-//! again, long after they were written home. An inode that has links in such a version and none
-//! now, or another generation, was deleted. Its contents are where its map leads; what is in use
-//! there now, or was taken by a file that was deleted later, is not taken for its contents.
-//! Deletion on ext2 leaves maps in the inode table as well.
+//! The journal's log keeps older versions of inodes, maps and directories until they are
+//! overwritten by newer transactions, long after they were written home. An inode that has links in
+//! such a version, but has none now or has another generation, was deleted. Its map leads to its
+//! contents, except for blocks that are in use now, or were used by a file that was deleted later.
+//! On ext2, maps are also left in the inode table.
 
 mod inodes;
 mod map;
@@ -23,13 +23,13 @@ use space::Space;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// Why contents are missing.
+/// The reason reported for missing contents.
 const USED_AGAIN: &str = "other files have used its blocks since";
-/// Directories above a deleted file that are followed to its path.
+/// Maximum number of directories above a deleted file to follow for its path.
 const DEPTH_MAX: usize = 256;
 
-/// Brings back what was deleted from the volume on `device`, which is only read. A path that is
-/// [`Lost`](crate::rescue::State::Lost) has been overwritten.
+/// Brings back files that were deleted from the volume on `device`, which is only read. A path that
+/// is [`Lost`](crate::rescue::State::Lost) has been overwritten.
 ///
 /// # Errors
 /// The volume cannot be opened, or the destination fails.
@@ -93,12 +93,11 @@ pub async fn undelete(
 #[derive(Debug, Default)]
 struct Plan {
     deleted: Option<Deleted>,
-    /// Components of its path.
+    /// Components of the file's path.
     path: Vec<Vec<u8>>,
-    /// Parts of its contents that files which were deleted later have taken, in bytes of the
-    /// volume.
+    /// Parts of the contents that were overwritten by files deleted later, in bytes of the volume.
     taken: Spans,
-    /// Nodes of its map that are in the log only.
+    /// Nodes of the file's map that are only in the log.
     nodes: Vec<(VolumeBlock, Vec<u8>)>,
 }
 
@@ -108,10 +107,10 @@ impl Plan {
     }
 }
 
-/// The files, by path.
+/// Plans the files to bring back, sorted by path.
 async fn plans(space: &Space, maps: &Maps<'_>, deleted: Vec<Deleted>, mut names: Names) -> Vec<Plan> {
     let named: Vec<Option<Name>> = deleted.iter().map(|deleted| names.take(deleted)).collect();
-    // Of several directories with one number, the last deleted.
+    // The directory that was deleted last, for each inode number.
     let mut directories: BTreeMap<InodeNumber, usize> = BTreeMap::new();
     for (n, deleted) in deleted.iter().enumerate() {
         if deleted.inode.kind() == Some(FileKind::Directory) {
@@ -146,7 +145,7 @@ async fn plans(space: &Space, maps: &Maps<'_>, deleted: Vec<Deleted>, mut names:
             if is_directory {
                 continue;
             }
-            // An older file of the same name.
+            // This is an older file of the same name.
             if let Some(name) = plan.path.last_mut() {
                 name.extend_from_slice(format!(".#{}", inode.number).as_bytes());
             }
@@ -190,7 +189,7 @@ fn path_of(
     path
 }
 
-/// The volume as deleted files see it: what is in use now cannot be read.
+/// The volume as deleted files see it: blocks that are in use now cannot be read.
 struct Past {
     device: Mended,
     block_bytes: usize,
@@ -203,7 +202,7 @@ impl Past {
         let mut sb = volume.superblock().clone();
         sb.raw_mut().s_block_group_nr = 0.into();
         sb.update_checksum();
-        // Around the superblock, which is read with its neighbours, no file has anything.
+        // No file has blocks near the superblock, which is read together with its neighbours.
         let mut used = space.used.clone();
         used.remove(0..4096);
         Self {
@@ -214,7 +213,8 @@ impl Past {
         }
     }
 
-    /// The volume with the nodes of a map from the log, and without what later files have taken.
+    /// Opens the volume with the nodes of a map from the log, and without blocks that later files
+    /// have overwritten.
     async fn volume(&self, plan: &Plan) -> Result<Volume, Error> {
         let mut device = self.device.clone().with_holes(&plan.taken);
         device = patched(device, self.block_bytes, 1024, &self.superblock).await;

@@ -1,5 +1,5 @@
-//! Names of deleted inodes: in older versions of directory blocks, and behind the entries of
-//! present ones.
+//! Names of deleted inodes, from older versions of directory blocks, and from the free space behind
+//! present entries.
 
 use super::inodes::{Deleted, bytes_of};
 use super::space::Space;
@@ -10,7 +10,7 @@ use extant_format::{
 use extant_fs::{OldCopy, RunState, Volume, WalkOptions};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Age of names that no version in the log has.
+/// Age of names that are not in any version in the log.
 const OLDEST: i32 = i32::MAX;
 
 /// A name that an inode once had.
@@ -22,18 +22,18 @@ pub(super) struct Name {
     age: i32,
 }
 
-/// Names and directories.
+/// Names of deleted inodes, and paths of directories.
 #[derive(Debug, Default)]
 pub(super) struct Names {
-    /// Paths of directories that are there.
+    /// Paths of existing directories.
     pub(super) paths: BTreeMap<InodeNumber, Vec<u8>>,
     /// Names that lead to deleted inodes, the newest first.
     of: BTreeMap<InodeNumber, Vec<Name>>,
-    /// Names that lead to an inode of the same number now.
+    /// Names that now lead to an inode of the same number.
     present: BTreeSet<(InodeNumber, Vec<u8>)>,
     wanted: BTreeSet<InodeNumber>,
-    /// Inodes that were used more than once, as far as is known. Which of their names was whose
-    /// cannot be told.
+    /// Inodes that are known to have been used more than once. It is unknown which file had which
+    /// of their names.
     reused: BTreeSet<InodeNumber>,
 }
 
@@ -53,7 +53,7 @@ impl Names {
         }
         names.paths.insert(InodeNumber::ROOT, Vec::new());
         names.walk(volume).await;
-        // Which directory each block belongs to, and whether the directory is there.
+        // Which directory each block belongs to, and whether the directory exists.
         let mut owners: BTreeMap<VolumeBlock, (InodeNumber, bool)> = BTreeMap::new();
         for number in names.paths.keys() {
             let Ok(inode) = volume.inode(*number).await else { continue };
@@ -87,7 +87,7 @@ impl Names {
         names
     }
 
-    /// Notes the paths of all directories.
+    /// Records the paths of all directories.
     async fn walk(&mut self, volume: &Volume) {
         let Ok(root) = volume.root().await else { return };
         let Ok(mut walk) = volume.walk(&root, WalkOptions::default()).await else { return };
@@ -103,8 +103,8 @@ impl Names {
         }
     }
 
-    /// Notes names in a version of a directory's block: those behind its entries, and if `all`
-    /// these, too.
+    /// Records names in a version of a directory block: those in the free space behind entries, and
+    /// with `all` also those of the entries.
     fn read(&mut self, sb: &Superblock, directory: InodeNumber, block: &[u8], age: i32, all: bool) {
         if is_dx_block(block) {
             return;
@@ -115,7 +115,8 @@ impl Names {
             if all && entry.inode.0 != 0 {
                 self.note(directory, entry.inode, entry.name, entry.kind, age);
             }
-            // The first entry of a block has nothing to be merged with, and only loses its number.
+            // A removed entry is merged with the previous one; only the first entry of a block
+            // stays, with inode number 0.
             let used = if entry.inode.0 == 0 { DIRENT_HEADER_BYTES } else { dirent_bytes(entry.name.len()) };
             let (mut at, end) = (entry.offset + used, entry.offset + entry.record_bytes);
             while at + DIRENT_HEADER_BYTES < end {
@@ -148,16 +149,16 @@ impl Names {
         }
     }
 
-    /// The name that a deleted inode had last, unless it may be that of another file which had the
-    /// inode before or after. A name is given once.
+    /// Takes the last name of a deleted inode, unless the name may belong to another file that used
+    /// the inode before or after. Each name is taken only once.
     pub(super) fn take(&mut self, deleted: &Deleted) -> Option<Name> {
         if self.reused.contains(&deleted.inode.number) {
             return None;
         }
         let list = self.of.get_mut(&deleted.inode.number)?;
         let fits = |name: &Name| name.kind.is_none_or(|kind| deleted.inode.kind() == Some(kind));
-        // If inodes of that number were deleted several times, names of the same age are this
-        // one's.
+        // If inodes with this number were deleted several times, names of the same age belong to
+        // this one.
         let age = deleted.age.unwrap_or(OLDEST);
         let (n, _) = list
             .iter()
@@ -190,7 +191,7 @@ async fn blocks(volume: &Volume, inode: &extant_format::Inode) -> Vec<VolumeBloc
     }
 }
 
-/// An entry that was taken out of a directory and not wiped.
+/// Parses an entry that was removed from a directory, but not overwritten.
 fn stale(bytes: &[u8], inodes: u32, has_types: bool) -> Option<(InodeNumber, &[u8], Option<FileKind>)> {
     let inode = u32::from_le_bytes(*bytes.first_chunk()?);
     let record = usize::from(u16::from_le_bytes([bytes[4], bytes[5]]));

@@ -1,4 +1,4 @@
-//! Which blocks nobody uses now.
+//! Blocks that are in use now.
 
 use extant_block::Spans;
 use extant_format::{Group, GroupFlags, Superblock, UintExt, VolumeBlock, bit};
@@ -12,20 +12,20 @@ pub(super) struct Space {
 }
 
 impl Space {
-    /// As the block bitmaps have it. A group whose bitmap cannot be read is taken to be full.
+    /// Reads the block bitmaps. A group whose bitmap cannot be read is assumed to be full.
     pub(super) async fn of(volume: &Volume) -> Self {
         let sb = volume.superblock();
         let mut space = Self { used: Spans::default(), block_log2: sb.block_size().log2() };
         for group in (0..sb.group_count()).map(Group) {
             space.add_group(volume, sb, group).await;
         }
-        // Not in a bitmap that was never written.
+        // A bitmap that was never written does not contain these.
         if let Ok(ranges) = volume.own_structures().await {
             for range in ranges {
                 space.used.insert(space.bytes(range.start.0..range.end.0));
             }
         }
-        // The boot block, with blocks of 1 KiB.
+        // With blocks of 1 KiB, the boot block is not in a group.
         space.used.insert(space.bytes(0..sb.first_data_block().0));
         space
     }
@@ -60,7 +60,7 @@ impl Space {
         }
     }
 
-    /// A range of blocks in bytes.
+    /// Converts a range of blocks to bytes.
     pub(super) fn bytes(&self, blocks: std::ops::Range<u64>) -> std::ops::Range<u64> {
         blocks.start << self.block_log2..blocks.end << self.block_log2
     }

@@ -28,7 +28,7 @@ impl Image {
         } else if let Some(value) = contents.value_of(number) {
             self.value_inode(number, value)
         } else if number == InodeNumber::BAD_BLOCKS {
-            // Marked as in use, but without contents.
+            // The inode is marked as in use, but has no contents.
             Inode::new(number, self.superblock())
         } else {
             return;

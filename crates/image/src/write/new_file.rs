@@ -9,12 +9,12 @@ use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-/// What happens to an existing file that has the name of the new one.
+/// What to do if a file with the name of the new one exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Naming {
     /// The new file replaces it.
     Replacing,
-    /// It stays, and naming the new file fails.
+    /// The existing file stays, and naming the new file fails.
     Unused,
 }
 
@@ -65,7 +65,8 @@ impl NewFile {
             Err(error) => Err(failed(error)),
         };
         if !given(rustix::fs::fchown(&self.fd, Some(owner), Some(group)))? {
-            // The group may still be one of the caller's groups.
+            // The caller may still be allowed to set the group, if it is one of the caller's
+            // groups.
             given(rustix::fs::fchown(&self.fd, None, Some(group)))?;
         }
         rustix::fs::fchmod(&self.fd, Mode::from_raw_mode(replaced.st_mode)).map_err(failed)

@@ -1,4 +1,4 @@
-//! What a target holds already, so that it is not written over by mistake.
+//! Recognises what a target already contains, so that it is not overwritten by mistake.
 
 use crate::quoted;
 use extant_block::{Device, IoError, Sector, read};
@@ -8,27 +8,27 @@ use extant_format::{
 
 /// Reads begin and end at multiples of this many bytes, which suit every device.
 const UNIT: u64 = 4096;
-/// A RAID's superblock of version 0.90 lies up to 128 KiB before the end (kernel: md_p.h).
+/// A RAID superblock of version 0.90 is up to 128 KiB before the end (kernel: md_p.h).
 const TAIL_BYTES: u64 = 128 << 10;
 /// Magic number of Linux's RAIDs, little-endian (kernel: md_p.h).
 const RAID_MAGIC: [u8; 4] = 0xa92b_4efc_u32.to_le_bytes();
 
-/// Magic numbers of DRBD 8.3, 8.4 and 9, which lie 60 bytes into the last 4 KiB (drbd_meta_data.h).
+/// Magic numbers of DRBD 8.3, 8.4 and 9, which are 60 bytes into the last 4 KiB (drbd_meta_data.h).
 const DRBD_MAGIC: [[u8; 4]; 3] = [[0x83, 0x74, 2, 0x6b], [0x83, 0x74, 2, 0x6c], [0x83, 0x74, 2, 0x6d]];
 
-/// What a device or file holds.
+/// What a device or file contains.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Occupant {
-    /// What it is, with its article.
+    /// A description with its article.
     pub name: String,
-    /// It is an ext2, ext3 or ext4 volume.
+    /// Whether it is an ext2, ext3 or ext4 volume.
     pub is_ext: bool,
 }
 
-/// What a device holds; `None` for nothing that has a signature.
+/// Identifies the contents of a device; `None` if no signature is found.
 ///
 /// # Errors
-/// It cannot be read.
+/// The device cannot be read.
 pub async fn contents(device: &dyn Device) -> Result<Option<Occupant>, IoError> {
     let other = |name: &str| Ok(Some(Occupant { name: name.to_owned(), is_ext: false }));
     let capacity = device.limits().capacity_bytes / UNIT * UNIT;
@@ -57,7 +57,8 @@ pub async fn contents(device: &dyn Device) -> Result<Option<Occupant>, IoError> 
     if capacity.checked_sub(UNIT - 60).is_some_and(|byte| DRBD_MAGIC.iter().any(|magic| at(byte, magic))) {
         return other("a DRBD device");
     }
-    // Both in the last sectors: Intel's in the one before the last, the SNIA's format in the last.
+    // Both signatures are in the last sectors: Intel's in the last but one, that of the SNIA's
+    // format in the last.
     let fake = [(1024, &b"Intel Raid ISM Cfg Sig. "[..]), (512, b"\xde\x11\xde\x11")];
     if fake.iter().any(|(back, magic)| capacity.checked_sub(*back).is_some_and(|byte| at(byte, magic))) {
         return other("a member of a RAID of the firmware");
@@ -74,7 +75,7 @@ pub async fn contents(device: &dyn Device) -> Result<Option<Occupant>, IoError> 
     Ok(None)
 }
 
-/// An ext volume, with its label.
+/// Describes an ext volume, with its label.
 fn ext(head: &[u8]) -> Option<String> {
     let bytes = head.get(1024..1024 + SUPERBLOCK_BYTES)?;
     if bytes[0x38..0x3a] != SUPERBLOCK_MAGIC.to_le_bytes() {

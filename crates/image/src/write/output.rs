@@ -19,7 +19,7 @@ impl Replaced {
     /// Claims the file at `path`, or the target of a symbolic link there.
     ///
     /// # Errors
-    /// Not a regular file; or in use by the kernel or another program.
+    /// The file is not a regular file, or is in use by the kernel or another program.
     pub(crate) fn claim(path: &Path, foreign: ForeignLocks) -> Result<Self, BuildError> {
         let path = behind_links(path).map_err(|e| BuildError::output("look at", path, e))?;
         match rustix::fs::stat(&path).map(|stat| rustix::fs::FileType::from_raw_mode(stat.st_mode)) {

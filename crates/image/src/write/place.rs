@@ -13,11 +13,11 @@ use std::io::{Error, ErrorKind};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Bytes at both ends of the target that are cleared although the volume may not use them. Other
-/// formats have signatures there, by which they would still be recognised: btrfs 64 KiB behind the
+/// Number of bytes to clear at both ends of the target, although the volume may not use them. Other
+/// formats have signatures there, by which they would still be recognised: btrfs 64 KiB after the
 /// beginning, a RAID up to 128 KiB before the end, a GPT in the last sectors.
 const ENDS_BYTES: u64 = 128 << 10;
-/// The longest range that is discarded or zeroed at a time.
+/// Maximum length of a range to discard or zero at a time.
 const STEP_BYTES: u64 = 1 << 30;
 
 /// A target that no one else writes.
@@ -30,7 +30,8 @@ impl ClaimedPlace {
     /// Claims the target, and looks for other contents.
     ///
     /// # Errors
-    /// Another program uses it, or it holds something.
+    /// Another program uses the target, or the target contains something that must not be
+    /// overwritten.
     pub(crate) fn claim(place: InPlace, rt: &Rt) -> Result<Self, BuildError> {
         let claim = place.device.claim().map_err(|IoError { kind, .. }| {
             let error = match kind {
@@ -53,10 +54,11 @@ impl ClaimedPlace {
         self.place.device.limits().capacity_bytes
     }
 
-    /// Options of a volume for the target: its blocks are not smaller than those of the device.
+    /// Adapts the options of a volume to the target: the volume's blocks must not be smaller than
+    /// those of the device.
     ///
     /// # Errors
-    /// The options ask for smaller blocks than the device takes.
+    /// The options request smaller blocks than the device supports.
     pub(crate) fn fitted(&self, volume: &VolumeOptions) -> Result<VolumeOptions, BuildError> {
         let limits = self.place.device.limits();
         let mut volume = volume.clone();
@@ -68,7 +70,7 @@ impl ClaimedPlace {
                     self.place.name
                 )));
             }
-            // Linux mounts no volume whose blocks are smaller than the sectors of its disk.
+            // Linux does not mount volumes whose blocks are smaller than the sectors of their disk.
             None if limits.physical_block_bytes > 1024 => {
                 volume.block_size = Some(extant_format::BlockSize::K4);
             }
@@ -77,8 +79,8 @@ impl ClaimedPlace {
         Ok(volume)
     }
 
-    /// Writes the volume, durably. Returns whether a discard was asked for that the target does not
-    /// support.
+    /// Writes the volume durably. Returns true if a discard was requested, but the target does not
+    /// support it.
     ///
     /// # Errors
     /// The volume does not fit, or the device fails.
@@ -97,7 +99,7 @@ impl ClaimedPlace {
         }
         let bare = bare(image.pieces(), image.geometry(), capacity);
         let lacks_discard = rt.block_on(async {
-            // Before the zeros: what a discard leaves there is the device's choice.
+            // Discard before zeroing, because a discarded range may read as anything.
             let lacks_discard = self.place.discard && !discarded(&**device).await?;
             // From here on there is no volume.
             zero(&**device, 0..ENDS_BYTES.min(capacity)).await?;
@@ -117,7 +119,7 @@ impl ClaimedPlace {
     }
 }
 
-/// Tells the device that none of its contents are needed; false if it does not support that.
+/// Discards all contents of a device; returns false if the device does not support that.
 async fn discarded(device: &dyn Device) -> Result<bool, IoError> {
     for range in steps(0..device.limits().capacity_bytes) {
         match discard(device, Sector::containing(range.start), range.end - range.start).await {
@@ -145,9 +147,9 @@ fn steps(range: Range<u64>) -> impl Iterator<Item = Range<u64>> {
     })
 }
 
-/// Ranges of bytes that must read as zeros and that no piece covers, in order: blocks in use that a
-/// new file has as holes (unused inodes, the journal's log, reserved descriptors), and both ends of
-/// the target.
+/// Ranges of bytes that must read as zeros and that no piece covers, in order: blocks in use that
+/// would be holes in a new file (unused inodes, the journal's log, reserved descriptors), and both
+/// ends of the target.
 fn bare<W>(pieces: &[Piece<W>], geometry: &Geometry, capacity: u64) -> Vec<Range<u64>> {
     let log = geometry.sb.block_size().log2();
     let mut wanted = vec![0..ENDS_BYTES.min(capacity), capacity.saturating_sub(ENDS_BYTES)..capacity];
@@ -168,7 +170,8 @@ fn bare<W>(pieces: &[Piece<W>], geometry: &Geometry, capacity: u64) -> Vec<Range
     outside(&wanted, pieces)
 }
 
-/// What the ranges, which are sorted, hold outside the pieces, which are sorted and disjoint.
+/// Returns the parts of the ranges, which are sorted, outside the pieces, which are sorted and
+/// disjoint.
 fn outside(wanted: &[Range<u64>], pieces: impl Iterator<Item = Range<u64>>) -> Vec<Range<u64>> {
     let mut pieces = pieces.peekable();
     let mut found: Vec<Range<u64>> = Vec::new();

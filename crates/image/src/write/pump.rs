@@ -23,7 +23,8 @@ const BUFFER: usize = 2 << 20;
 const BUFFERS: usize = 3;
 /// Writes start and end at multiples of this many bytes, for direct I/O.
 const ALIGN: u64 = 4096;
-/// Bytes of [`pump_all_but_head`]'s head: whole blocks of every device, with the superblock.
+/// Length of the head that [`pump_all_but_head`] leaves out: whole blocks of every device, with the
+/// superblock.
 const HEAD_BYTES: usize = 4096;
 /// Gaps up to this many bytes are filled with zeros instead of left as holes.
 const MAX_GAP: u64 = 16 << 10;
@@ -242,7 +243,8 @@ fn job_from<W>(pieces: &[Piece<W>], at: Cursor, block_log: u32, volume_bytes: u6
     let most = start_bytes + BUFFER.to_u64();
     let mut end_bytes = align_up(end(first)).min(most);
     let mut next = at.piece;
-    // Also include pieces that begin before the aligned end: no two jobs may share an aligned unit.
+    // Include pieces that begin before the aligned end, because no two jobs may share an aligned
+    // unit.
     while let Some(piece) = pieces.get(next + 1) {
         let from = begin(piece, 0);
         if from >= end_bytes && (end_bytes == most || from > end_bytes + MAX_GAP || from >= most) {

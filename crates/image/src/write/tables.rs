@@ -164,7 +164,7 @@ fn descriptor(
     }
 }
 
-/// Number of a group's inodes in use: always the first ones.
+/// Number of a group's inodes in use. Those in use are always the first ones of the volume.
 fn used_inodes(plan: &Plan, group: Group) -> u32 {
     let per_group = u64::from(plan.geometry.sb.inodes_per_group());
     let in_use = u64::from(plan.used_inodes());

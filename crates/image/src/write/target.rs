@@ -1,4 +1,4 @@
-//! What a volume is written to: a new file, or a device in place.
+//! Where a volume is written: a new file, or a device in place.
 
 use super::output::{Output, Replaced};
 use super::place::ClaimedPlace;
@@ -14,10 +14,10 @@ pub(crate) enum Claimed {
 }
 
 impl Claimed {
-    /// Claims a target, before anything that takes long.
+    /// Claims a target, before any work that takes long.
     ///
     /// # Errors
-    /// It is in use, or holds something that is not to be written over.
+    /// The target is in use, or contains something that must not be overwritten.
     pub(crate) fn claim(target: Target, rt: &Rt) -> Result<Self, BuildError> {
         match target {
             Target::File { path, foreign } => Replaced::claim(&path, foreign).map(Self::File),
@@ -26,10 +26,10 @@ impl Claimed {
         }
     }
 
-    /// The options of a volume, fitted to the target.
+    /// Adapts the options of a volume to the target.
     ///
     /// # Errors
-    /// They ask for something that the target cannot have.
+    /// The options request something that the target does not support.
     pub(crate) fn fitted(&self, volume: &VolumeOptions) -> Result<VolumeOptions, BuildError> {
         match self {
             Self::File(_) => Ok(volume.clone()),
@@ -37,8 +37,8 @@ impl Claimed {
         }
     }
 
-    /// Writes the volume, durably. Returns whether a discard was asked for that the target does not
-    /// support.
+    /// Writes the volume durably. Returns true if a discard was requested, but the target does not
+    /// support it.
     ///
     /// # Errors
     /// The target is too small, or cannot be written.

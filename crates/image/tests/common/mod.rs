@@ -59,7 +59,7 @@ pub(crate) fn assert_clean(image: &Path) {
 
 /// A kernel mount, unmounted on drop; `None`, with a message, if mounting is not allowed.
 pub(crate) struct Mount {
-    // The order matters: unmount before the folder is deleted.
+    // The order matters: the mount must end before the folder is deleted.
     mount: extant_testbed::Mount,
     _dir: tempfile::TempDir,
 }
@@ -88,7 +88,7 @@ impl Mount {
         Some(mount)
     }
 
-    /// A file system of 4 MiB.
+    /// Creates a file system of 4 MiB.
     pub(crate) fn small() -> Option<Self> {
         Self::tmpfs("size=4m")
     }

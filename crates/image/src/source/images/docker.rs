@@ -70,7 +70,7 @@ pub(super) fn is_archive(image: &Image<'_>) -> Result<bool, BuildError> {
     if has_layers(image) { Err(problem) } else { Ok(false) }
 }
 
-/// What is wrong with a list of images; `None` if it is one.
+/// Returns what is wrong with a list of images; `None` if it is valid.
 fn flaw(text: &[u8]) -> Option<String> {
     let list: serde_json::Value = match serde_json::from_slice(text) {
         Ok(list) => list,
@@ -108,7 +108,7 @@ pub(super) fn layers(image: &Image<'_>, options: &LoadOptions<'_>) -> Result<Vec
     if let Some(wanted) = options.platform {
         let mut fit = Vec::new();
         for of in &images {
-            // A configuration without a platform may be for any.
+            // A configuration that states no platform may be for any.
             fit.push(config(of)?.platform.is_none_or(|has| has.is(wanted)));
         }
         if !fit.contains(&true) {

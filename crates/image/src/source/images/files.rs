@@ -83,7 +83,7 @@ fn open_within(dir: BorrowedFd<'_>, path: &str) -> io::Result<Blob> {
     if FileType::from_raw_mode(stat.st_mode) != FileType::RegularFile {
         return Err(io::Error::other("it is not a regular file"));
     }
-    // Its name may have been reused since.
+    // The file's name may have been reused since.
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC;
     let file = File::from(open_beneath(dir, path, flags)?);
     let meta = file.metadata()?;

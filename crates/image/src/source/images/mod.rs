@@ -24,10 +24,10 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Largest JSON file that is read, in bytes.
+/// Maximum size of a JSON file to read, in bytes.
 const MAX_JSON: u64 = 16 << 20;
 
-/// Some editors put this before UTF-8 text. RFC 8259 allows to ignore it.
+/// Some editors put this before UTF-8 text. RFC 8259 allows parsers to ignore it.
 const BYTE_ORDER_MARK: &[u8] = b"\xef\xbb\xbf";
 
 /// How an image is stored.
@@ -100,7 +100,7 @@ fn load(
 
 /// An image being examined.
 struct Image<'a> {
-    /// For messages.
+    /// The image's name, for messages.
     name: String,
     files: Files<'a>,
     stores: &'a Stores,
@@ -109,15 +109,15 @@ struct Image<'a> {
 /// A layer, and the digest that verifies it.
 struct Layer {
     blob: Blob,
-    /// For messages.
+    /// The layer's name, for messages.
     name: String,
     digest: LayerDigest,
 }
 
 enum LayerDigest {
-    /// Of the bytes as stored.
+    /// The digest of the bytes as stored.
     Stored(String),
-    /// Of the decompressed archive.
+    /// The digest of the decompressed archive.
     Plain(String),
 }
 

@@ -29,14 +29,14 @@ struct Index {
 struct Manifest {
     #[serde(default, deserialize_with = "present")]
     layers: Option<Vec<Descriptor>>,
-    /// Only indexes have these.
+    /// Only indexes have this list.
     #[serde(default, deserialize_with = "present")]
     manifests: Option<Vec<Descriptor>>,
-    /// Only manifests of schema 1 have these.
+    /// Only manifests of schema 1 have this list.
     fs_layers: Option<IgnoredAny>,
 }
 
-/// A list that is there; `null` is an empty one, as written by Go programs.
+/// Parses a list that is present; `null`, which Go programs write, is an empty one.
 fn present<'de, D: Deserializer<'de>>(list: D) -> Result<Option<Vec<Descriptor>>, D::Error> {
     Option::deserialize(list).map(|list| Some(list.unwrap_or_default()))
 }
@@ -53,7 +53,7 @@ struct Descriptor {
     annotations: BTreeMap<String, String>,
 }
 
-/// A manifest's reference to its configuration.
+/// The part of a manifest that refers to its configuration.
 #[derive(Deserialize)]
 struct Configured {
     config: Option<Descriptor>,
@@ -71,12 +71,12 @@ impl Descriptor {
             || NAMES.iter().any(|key| self.annotations.get(*key).is_some_and(|has| has == name))
     }
 
-    /// Whether its type is that of an index.
+    /// Whether the descriptor's type is that of an index.
     fn is_index(&self) -> bool {
         self.media_type.contains(".index.") || self.media_type.contains(".manifest.list.")
     }
 
-    /// Name the image can be selected by, for messages.
+    /// The name by which the image can be selected, for messages.
     fn name(&self) -> String {
         let name = NAMES.iter().find_map(|key| self.annotations.get(*key));
         match (name, &self.platform) {
@@ -90,7 +90,7 @@ impl Descriptor {
 
 /// Layers of the selected image, lowest first.
 pub(super) fn layers(image: &Image<'_>, options: &LoadOptions<'_>) -> Result<Vec<Layer>, BuildError> {
-    // Its contents are not needed, but without this file it is not a layout.
+    // The contents are not needed, but without this file the directory is not a layout.
     image.file("oci-layout")?;
     let index = image.file("index.json")?;
     let index: Index = image.json(&index, "index.json")?;
@@ -144,7 +144,7 @@ fn images_of(mut all: Vec<Descriptor>) -> Vec<Descriptor> {
     all
 }
 
-/// Images in the indexes among these.
+/// Images in the indexes among the given descriptors.
 fn nested(image: &Image<'_>, images: &[Descriptor]) -> Result<Vec<Descriptor>, BuildError> {
     let mut found = Vec::new();
     let mut seen = BTreeSet::new();

@@ -21,7 +21,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// Longest manifest that is read, in bytes.
+/// Maximum length of a manifest to read, in bytes.
 const MOST_BYTES: u64 = 256 << 20;
 
 /// Whether a file is a manifest, by its name or its first line.
@@ -37,11 +37,11 @@ pub(super) fn is_manifest(path: &Path) -> bool {
             || path.extension() == Some(OsStr::new("mtree")))
 }
 
-/// Makes and changes what the manifest lists.
+/// Creates and changes the files that the manifest lists.
 ///
-/// A file without `contents=` is that of an earlier source. If there is no earlier source, it is
-/// the file at that path below the current directory, as for bsdtar. `contents=` is relative to the
-/// current directory, too.
+/// A file without `contents=` must come from an earlier source. If there is no earlier source, it
+/// is the file at that path below the current directory, as with bsdtar. `contents=` is relative to
+/// the current directory, too.
 pub(super) fn load(
     tree: &mut Tree,
     stores: &mut Stores,
@@ -92,7 +92,7 @@ impl From<BuildError> for Problem {
 }
 
 struct Manifest {
-    /// No source comes before it.
+    /// Whether no source precedes the manifest.
     is_first: bool,
     /// The host's root directory as a store, once a file of the host is needed.
     host: Option<u16>,
@@ -142,7 +142,7 @@ impl Manifest {
             tree.put_directory(dir, &name, meta)?;
             return Ok(());
         }
-        // Errors come before anything is replaced.
+        // Find errors before anything is replaced.
         let Some(made) = self.made(stores, kind, entry)? else { return Ok(()) };
         let dir = place::directory_or_make(tree, &above)?;
         match made {
@@ -163,7 +163,8 @@ impl Manifest {
         Ok(())
     }
 
-    /// Attributes: those of the manifest, or else those that a file has already.
+    /// Returns a file's attributes: those in the manifest, or else the ones that the file already
+    /// has.
     fn meta(
         &mut self,
         tree: &Tree,
@@ -191,12 +192,12 @@ impl Manifest {
         };
         let mtime = keys.time.or(old.map(|node| node.mtime)).unwrap_or_default();
         let xattrs = old.map_or(XattrSetId::EMPTY, |node| node.xattrs);
-        // Linux changes no mode of a link.
+        // Linux does not change the mode of a symbolic link.
         let mode = if kind == Kind::Symlink { 0o777 } else { mode };
         Ok(Meta { mode, uid: uid.unwrap_or(0), gid: gid.unwrap_or(0), mtime, xattrs })
     }
 
-    /// What an entry makes; `None` for an optional file that does not exist.
+    /// Returns what an entry creates; `None` for an optional file that does not exist.
     fn made(&mut self, stores: &mut Stores, kind: Kind, entry: &Entry) -> Result<Option<Made>, Problem> {
         let keys = &entry.keys;
         Ok(Some(match kind {
@@ -249,10 +250,10 @@ impl Manifest {
     }
 }
 
-/// What an entry makes.
+/// What an entry creates.
 enum Made {
     Link,
-    /// A file with the contents of one of the host.
+    /// A file with the contents of a file of the host.
     File {
         host: u16,
         path: Vec<u8>,
@@ -262,7 +263,7 @@ enum Made {
     Node(Payload),
 }
 
-/// Numbers of users and groups by name: those of the sources, then those of this host.
+/// Numbers of users and groups by name: first those of the sources, then those of this host.
 struct Names {
     sources: Owners,
     host: Owners,
@@ -275,7 +276,7 @@ impl Names {
         let (mut sources, mut host) = (Owners::default(), Owners::default());
         for (of, name) in [(NameOf::User, "passwd"), (NameOf::Group, "group")] {
             sources.read(of, &file_in_etc(tree, stores, name.as_bytes())?);
-            // A host without the file has no names.
+            // A host without this file has no names.
             host.read(of, &std::fs::read(format!("/etc/{name}")).unwrap_or_default());
         }
         Ok(Self { sources, host, of_host: BTreeSet::new() })

@@ -7,9 +7,9 @@ use extant_fs::quote;
 /// A line about a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Entry {
-    /// Counted from 1.
+    /// The number of the line, counted from 1.
     pub(super) line: usize,
-    /// Names below the root, without `.` and `..`.
+    /// The path, as names below the root without `.` and `..`.
     pub(super) path: Vec<u8>,
     pub(super) keys: Keys,
 }
@@ -30,14 +30,14 @@ pub(super) struct Keys {
     pub(super) device: Option<(u32, u32)>,
     /// A file of the host with the contents.
     pub(super) contents: Option<Vec<u8>>,
-    /// It need not exist.
+    /// The file need not exist.
     pub(super) optional: bool,
-    /// It must exist, and nothing of it is changed.
+    /// The file must exist, and is not changed.
     pub(super) nochange: bool,
 }
 
-/// Keywords without effect here: checksums, what a volume gives by itself, and what only a
-/// comparison uses. File flags are left out, as those of archives are.
+/// Keywords without effect here: checksums, values that a volume sets itself, and values that are
+/// only used for comparisons. File flags are ignored, as in archives.
 const IGNORED: [&str; 27] = [
     "cksum",
     "flags",
@@ -71,11 +71,11 @@ const IGNORED: [&str; 27] = [
 /// Parses a manifest.
 ///
 /// # Errors
-/// The number of a line, and what is wrong with it.
+/// The number of the first invalid line, and what is wrong with it.
 pub(super) fn parse(text: &[u8]) -> Result<Vec<Entry>, (usize, String)> {
     let mut entries = Vec::new();
     let mut defaults = Keys::default();
-    // Names without a slash are in this directory.
+    // The directory that names without a slash refer to.
     let mut directory: Vec<Vec<u8>> = Vec::new();
     for (line, text) in joined(text) {
         let wrong = |problem| (line, problem);
@@ -96,7 +96,7 @@ pub(super) fn parse(text: &[u8]) -> Result<Vec<Entry>, (usize, String)> {
                 let name = unescaped(name).map_err(wrong)?;
                 let mut keys = defaults.clone();
                 let words: Vec<&[u8]> = words.collect();
-                // A name in the line overrides a number of `/set`.
+                // A name in the line overrides a number from `/set`.
                 if words.iter().any(|word| word.starts_with(b"uname=")) {
                     keys.uid = None;
                 }
@@ -125,12 +125,13 @@ pub(super) fn parse(text: &[u8]) -> Result<Vec<Entry>, (usize, String)> {
     Ok(entries)
 }
 
-/// Whether a word looks like a misspelt `/set`, not like a file in the root directory.
+/// Whether a word looks like a misspelt `/set`, rather than a file in the root directory.
 fn is_command(name: &[u8]) -> bool {
     name.len() <= 8 && (name.starts_with(b"/se") || name.starts_with(b"/uns"))
 }
 
-/// Lines with their numbers, those that end in a backslash joined with the next, without comments.
+/// Splits text into lines with their numbers. Joins lines that end in a backslash with the next
+/// line, and removes comments.
 fn joined(text: &[u8]) -> Vec<(usize, Vec<u8>)> {
     let mut lines: Vec<(usize, Vec<u8>)> = Vec::new();
     let mut goes_on = false;
@@ -156,7 +157,7 @@ fn joined(text: &[u8]) -> Vec<(usize, Vec<u8>)> {
 }
 
 impl Keys {
-    /// Takes a word such as `mode=0644`.
+    /// Parses a word such as `mode=0644`.
     fn set(&mut self, word: &[u8]) -> Result<(), String> {
         let (key, value) = match word.iter().position(|&byte| byte == b'=') {
             Some(at) => (&word[..at], Some(&word[at + 1..])),
@@ -232,7 +233,8 @@ fn number<T: std::str::FromStr>(value: &[u8]) -> Result<T, String> {
     text.and_then(|text| text.parse().ok()).ok_or_else(|| format!("{} is no number", quote(value)))
 }
 
-/// `SECONDS.NANOSECONDS`; what follows the point is a number, no fraction.
+/// Parses `SECONDS.NANOSECONDS`. What follows the point is a number of nanoseconds, not a decimal
+/// fraction.
 fn time(value: &[u8]) -> Result<Timestamp, String> {
     let (seconds, nanos) = match value.iter().position(|&byte| byte == b'.') {
         Some(at) => (&value[..at], number(&value[at + 1..])?),
@@ -244,7 +246,7 @@ fn time(value: &[u8]) -> Result<Timestamp, String> {
     }
 }
 
-/// `FORMAT,MAJOR,MINOR`, or a number of Linux.
+/// Parses `FORMAT,MAJOR,MINOR`, or a device number as Linux packs it.
 fn device(value: &[u8]) -> Result<(u32, u32), String> {
     let fields: Vec<&[u8]> = value.split(|&byte| byte == b',').collect();
     match fields[..] {
@@ -263,7 +265,7 @@ fn device(value: &[u8]) -> Result<(u32, u32), String> {
     }
 }
 
-/// A word as vis(3) writes it: `\040` for a space.
+/// Decodes a word as encoded by vis(3), such as `\040` for a space.
 fn unescaped(word: &[u8]) -> Result<Vec<u8>, String> {
     let mut bytes = Vec::with_capacity(word.len());
     let mut rest = word;

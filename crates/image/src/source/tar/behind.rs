@@ -1,4 +1,4 @@
-//! What follows the zero blocks that end an archive.
+//! Data after the zero blocks that end an archive.
 
 use super::header::{BLOCK, Header};
 

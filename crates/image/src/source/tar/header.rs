@@ -49,7 +49,7 @@ impl<'a> Header<'a> {
         self.number(116, 8)
     }
 
-    /// Names of the owner and the group; empty in archives that have none.
+    /// Names of the owner and the group; empty if the archive contains none.
     pub(crate) fn owner_names(&self) -> (&'a [u8], &'a [u8]) {
         let is_ustar = self.0[257..262] == *b"ustar";
         if is_ustar { (self.text(265, 32), self.text(297, 32)) } else { (b"", b"") }

@@ -1,7 +1,7 @@
 //! Paths of hard links in a layer, resolved through the layer and the tree below it.
 //!
-//! A directory that a layer does not list may be a symbolic link below. What the layer has there
-//! then lies in the link's target.
+//! A directory that a layer does not list may be a symbolic link below. The layer's files in that
+//! directory then belong to the link's target.
 
 use crate::BuildError;
 use crate::source::place::{self, too_many_links};
@@ -10,17 +10,18 @@ use extant_format::UintExt;
 use extant_fs::SYMLINKS_MAX;
 use std::collections::{BTreeMap, VecDeque};
 
-/// Names in the longest path that Linux accepts. Longer ones are not resolved here.
+/// Maximum number of names in a path that Linux accepts. Longer paths are not resolved here.
 const MAX_NAMES: usize = 2048;
 
-/// Names that lead to a directory from the root, through no symbolic link.
+/// Names on the way from the root to a directory, none of which is a symbolic link.
 type Place = Vec<Vec<u8>>;
 
-/// A layer's unlisted directories that are symbolic links below, by where these lead.
+/// A layer's unlisted directories that are symbolic links below, by the directories that these
+/// links lead to.
 #[derive(Default)]
 pub(super) struct Aliases(BTreeMap<Place, Vec<NodeId>>);
 
-/// What a path leads to.
+/// The file that a path leads to.
 pub(super) enum Found {
     /// A node of the layer.
     Upper(NodeId),
@@ -29,12 +30,13 @@ pub(super) enum Found {
 }
 
 impl Aliases {
-    /// Adds those of the directories that an entry has implied: the nodes from `first` on.
+    /// Adds the directories that an entry has implied (the nodes from `first` on), if they are
+    /// links below.
     pub(super) fn add(&mut self, upper: &Tree, below: &Tree, first: usize) {
         for dir in (first.fit_u32()..upper.node_slots().fit_u32()).map(NodeId) {
             let path = upper.path(dir);
             let is_link = |node| below.node(node).kind == Kind::Symlink;
-            // Links in circles matter only if something leads through them.
+            // Links in a cycle matter only if something leads through them.
             if place::find(below, &path).is_ok_and(|found| found.is_some_and(is_link))
                 && let Ok(Some(way)) = (Merged { upper, below, aliases: self }).go(&path)
             {
@@ -58,16 +60,16 @@ struct Merged<'a> {
     aliases: &'a Aliases,
 }
 
-/// A directory, and all above it.
+/// A directory, and all directories above it.
 struct Way {
     names: Place,
-    /// One more than there are names: the root is first.
+    /// The directories, one more than there are names: the root comes first.
     dirs: Vec<Dir>,
 }
 
 /// One directory in both trees.
 struct Dir {
-    /// In the layer: under its own path, and through links below.
+    /// The directory in the layer: under its own path, and through links below.
     upper: Vec<NodeId>,
     below: Option<NodeId>,
 }
@@ -84,8 +86,8 @@ impl Way {
 }
 
 impl Merged<'_> {
-    /// Follows a path to its end, its last component included. Names that do not exist are taken
-    /// for directories. `None` if it is too long.
+    /// Follows a path to its end, including its last component. Names that do not exist are taken
+    /// for directories. Returns `None` if the path is too long.
     fn go(&self, path: &[u8]) -> Result<Option<Way>, BuildError> {
         let names = |path: &[u8]| path.split(|b| *b == b'/').map(<[u8]>::to_vec).collect::<Vec<_>>();
         let mut root = Dir { upper: vec![NodeId::ROOT], below: Some(NodeId::ROOT) };
@@ -134,7 +136,7 @@ impl Merged<'_> {
         way.dirs.push(Dir { upper, below });
     }
 
-    /// Directories of the layer that are links below, and lead to this place.
+    /// Directories of the layer that are links below and lead to this place.
     fn through_links(&self, place: &[Vec<u8>]) -> impl Iterator<Item = NodeId> {
         let is_alias = |id: &NodeId| {
             let node = self.upper.node(*id);
@@ -148,7 +150,7 @@ impl Merged<'_> {
         let target = match self.look(dir, name)? {
             Found::Below(node) => self.below.symlink_target(node),
             Found::Upper(node) => match self.upper.node(node).payload {
-                // A hard link to something below, perhaps a symbolic link.
+                // A hard link to something below, which may be a symbolic link.
                 Payload::Below { node } => self.below.symlink_target(node),
                 _ => self.upper.symlink_target(node),
             },
@@ -159,7 +161,7 @@ impl Merged<'_> {
     fn look(&self, dir: &Dir, name: &[u8]) -> Option<Found> {
         let below = dir.below.and_then(|dir| self.below.lookup(dir, name));
         let below = below.map(|entry| self.below.entry_node(entry));
-        // Of several entries the last one counts.
+        // If there are several entries, the last one counts.
         let upper = dir.upper.iter().filter_map(|&dir| self.upper.lookup(dir, name)).max();
         let upper = upper.map(|entry| self.upper.entry_node(entry));
         match (upper, below) {

@@ -22,13 +22,14 @@ use header::{BLOCK, Header};
 use merged::{Aliases, Found};
 use std::collections::BTreeSet;
 
-/// Largest extended header or long name that is read, in bytes.
+/// Maximum length of an extended header or long name to read, in bytes.
 const MAX_EXTENDED: u64 = 16 << 20;
 
 /// Reads a whole archive into a separate tree.
 ///
-/// If it is a layer to be merged over `below`, its marks become what the tree hides, and its hard
-/// links may lead to files of `below`. Otherwise marks are ordinary files, and are counted.
+/// If the archive is a layer to be merged over `below`, its marks become what the tree hides, and
+/// its hard links may lead to files of `below`. Otherwise marks are ordinary files, and are
+/// counted.
 pub(crate) fn read(
     tree: &mut Tree,
     below: Option<&Tree>,
@@ -190,7 +191,7 @@ impl Entry<'_> {
             }
             b'5' | b'D' => {
                 tree.put_directory(dir, &name, meta)?;
-                // GNU incremental archives list the directory's contents here.
+                // In a GNU incremental archive, this is a list of the directory's contents.
                 if flag == b'D' { input.skip_padded(self.size(input)?) } else { Ok(()) }
             }
             b'6' => tree.put(dir, &name, Kind::Fifo, meta, Payload::None, 0, None).map(drop),
@@ -264,7 +265,7 @@ impl Entry<'_> {
         // another name.
         let target = match (found, below) {
             (Some(Found::Below(target)), Some(below)) => Some((target, below.node(target))),
-            // The layer may have replaced a directory on the way.
+            // The layer may have replaced a directory on the path.
             (_, Some(below)) => place::find(below, &self.link)?.map(|target| (target, below.node(target))),
             (_, None) => None,
         };
@@ -311,7 +312,7 @@ impl Entry<'_> {
             Payload::None
         } else {
             if input.is_stream() {
-                // Whatever has this name is replaced, which frees room.
+                // Replace whatever has this name; that may free room.
                 tree.remove(dir, name);
                 stores.check_room(tree, &input.name, &self.path, stored)?;
             }
