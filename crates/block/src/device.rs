@@ -269,7 +269,7 @@ pub fn write(
 /// Writes several pieces of memory to consecutive sectors.
 ///
 /// # Errors
-/// The device's error for the write, which may have been made in part.
+/// The device's write error; some of the sectors may have been written.
 pub fn write_segments(
     device: &dyn Device,
     start: Sector,

@@ -186,7 +186,7 @@ impl File {
         self.world.wait(self.inner.read_exact_at(at + read.to_u64(), &mut to[read..]))
     }
 
-    /// Like [`File::write_at`], of all bytes.
+    /// Like [`File::write_at`], but writes all of `bytes`.
     ///
     /// # Errors
     /// Those of [`File::write_at`]; some bytes may have been written.

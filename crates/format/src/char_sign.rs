@@ -6,7 +6,7 @@
 pub enum CharSign {
     /// As on x86: 0x80 to 0xff are -128 to -1.
     Signed,
-    /// As on Arm; also what current Linux chooses where it has a choice.
+    /// As on Arm. Current Linux also uses this where it can choose.
     Unsigned,
 }
 

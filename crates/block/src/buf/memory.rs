@@ -166,7 +166,7 @@ unsafe fn unmap(start: NonNull<u8>, len: usize) {
     let _ = unsafe { rustix::mm::munmap(start.as_ptr().cast(), len.next_multiple_of(HUGE_BYTES)) };
 }
 
-/// The same, from the allocator: Miri does not know `madvise`.
+/// Takes the memory from the allocator, because Miri does not know `madvise`.
 #[cfg(miri)]
 fn map(len: usize) -> Option<NonNull<u8>> {
     // SAFETY: the layout has a non-zero size.

@@ -43,7 +43,7 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// What all files of a process share.
+/// State shared by all files of a process.
 #[derive(Debug)]
 pub(crate) struct CacheCore {
     pub(crate) rt: Rt,

@@ -49,8 +49,8 @@ pub(super) enum Event {
 }
 
 impl Event {
-    /// Translates a write, truncation or the like that came after a shift to the positions of a
-    /// file without the shift.
+    /// Translates a write, a truncation or a similar event after a shift to the positions that it
+    /// would have without the shift.
     fn unshifted(&self, at: u64, by: i64) -> Vec<Self> {
         // A byte in the inserted range has no position without the shift.
         let back = |place: u64| if place < at { place } else { place.saturating_add_signed(-by).max(at) };
