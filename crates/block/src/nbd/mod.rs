@@ -1,17 +1,17 @@
 //! A device behind a network: an export of an NBD server.
 
 mod durable;
-mod error;
 mod handshake;
 mod link;
 mod mend;
+mod nbd_error;
 mod socket;
 #[cfg(test)]
 mod tests;
 mod uri;
 mod wire;
 
-pub use error::NbdError;
+pub use nbd_error::NbdError;
 pub use uri::{NbdAddress, NbdTarget};
 
 use crate::device::OneClaim;
