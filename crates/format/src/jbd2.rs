@@ -8,23 +8,23 @@
 //! transaction: ( revoke block │ descriptor, its data blocks )* , commit
 //! ```
 
-mod checksum;
 mod commit;
 mod descriptor;
 mod fast_commit;
 mod header;
+mod journal_checksum;
+mod journal_superblock;
 mod revoke;
-mod superblock;
 
-pub use checksum::{JournalChecksums, JournalLayout, crc32_be, transaction_crc};
 pub use commit::{JournalCommit, RawCommitBlock};
 pub use descriptor::{
     DescriptorWriter, JournalTag, JournalTags, RawTag, RawTag3, TagFlags, needs_escape, unescape,
 };
 pub use fast_commit::{FastCommitItem, FastCommitItems, FastCommitName, FastCommitRecord, RawFastCommitTlv};
 pub use header::{JournalBlockHeader, JournalBlockKind, RawJournalHeader};
+pub use journal_checksum::{JournalChecksums, JournalLayout, crc32_be, transaction_crc};
+pub use journal_superblock::{JournalCompat, JournalIncompat, JournalSuperblock, RawJournalSuperblock};
 pub use revoke::{JournalRevokes, RevokeWriter};
-pub use superblock::{JournalCompat, JournalIncompat, JournalSuperblock, RawJournalSuperblock};
 
 /// `JBD2_MAGIC_NUMBER`: starts every block of the log that is not data.
 pub const JOURNAL_MAGIC: u32 = 0xc03b_3998;

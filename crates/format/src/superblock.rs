@@ -10,7 +10,7 @@ use zerocopy::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 mod errors;
-mod features;
+mod feature_words;
 mod layout;
 
 pub use errors::{ErrorCode, ErrorRecord};

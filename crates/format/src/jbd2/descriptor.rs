@@ -1,7 +1,7 @@
 //! Descriptor blocks: home locations of the data blocks that follow.
 
-use super::checksum::starts_with_magic;
 use super::header::{HEADER_LEN, JournalBlockHeader, JournalBlockKind};
+use super::journal_checksum::starts_with_magic;
 use super::{JOURNAL_MAGIC, JournalChecksums, JournalLayout};
 use crate::{Corrupt, Place, UintExt, VolumeBlock};
 use bitflags::bitflags;

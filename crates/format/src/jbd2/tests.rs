@@ -1,6 +1,6 @@
 //! The fixtures were created by Linux 6.18 and debugfs 1.47.0; see tests/data/README.md.
 
-use super::superblock::RawJournalSuperblock;
+use super::journal_superblock::RawJournalSuperblock;
 use super::*;
 use crate::{BlockSize, ChecksumSeed, Corrupt, Place, Problem, VolumeBlock};
 use proptest::prelude::*;
