@@ -1,6 +1,6 @@
 //! Cross-checks all of the cache's records while it is at rest.
 
-use crate::dirty::controller::Amounts;
+use crate::dirty::control_interface::Amounts;
 use crate::file::page_table::LockedPages;
 use crate::file::{CacheCore, CachedDevice, CachedFile};
 use crate::page::FrameNo;

@@ -3,7 +3,7 @@
 use crate::Result;
 use crate::accounts::{Account, AccountConfig};
 use crate::config::CacheConfig;
-use crate::dirty::controller::DirtyLimits;
+use crate::dirty::control_interface::DirtyLimits;
 use crate::disk::Disk;
 use crate::file::{CacheCore, CachedDevice};
 use crate::page::PAGE;

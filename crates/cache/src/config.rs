@@ -1,10 +1,10 @@
 //! Settings of a cache, and their defaults.
 
 use crate::dirty::TurnControl;
-use crate::dirty::controller::{DirtyControl, DirtyLimits};
+use crate::dirty::control_interface::{DirtyControl, DirtyLimits};
 use crate::page::PAGE;
+use crate::pass_policy::{ByRuns, WriteBackPass};
 use crate::pool::evict::{Eviction, SPARE_FRAMES};
-use crate::visit_policy::{ByRuns, WriteBackPass};
 use extant_rt::{Nanos, WaitConfig};
 
 /// Settings of a [`PageCache`](crate::PageCache).

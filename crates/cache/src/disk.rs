@@ -2,7 +2,7 @@
 
 use crate::accounts::{Account, AccountConfig};
 use crate::backing::Backing;
-use crate::dirty::controller::DeviceIndex;
+use crate::dirty::control_interface::DeviceIndex;
 use crate::file::{CacheCore, CachedDevice, CachedFile};
 use crate::mapping::Mapping;
 use crate::page::PAGE;

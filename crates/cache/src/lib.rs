@@ -51,10 +51,10 @@ mod open_file;
 mod page;
 mod pages;
 mod pageset;
+pub mod pass_policy;
 mod pool;
 mod range;
 mod registry;
-pub mod visit_policy;
 mod waits;
 mod writeback;
 
@@ -65,7 +65,7 @@ pub use backing::{
 pub use cache::{PageCache, Usage};
 pub use config::{CacheConfig, OnWriteError};
 pub use cost::Cost;
-pub use dirty::controller as control;
+pub use dirty::control_interface as control;
 pub use disk::{Disk, SyncUnderWay};
 pub use error::{BackingError, BackingErrorKind, CacheError, Result, WouldWait, WriteError};
 pub use event::Event;
@@ -74,6 +74,6 @@ pub use mapping::{DirectWrite, Mapping};
 pub use open_file::{CachedOpenFile, ReadOrder, readahead};
 pub use page::{FrameNo, MAX_FILE_BYTES, PAGE_BYTES};
 pub use pages::exclude::Exclusion;
+pub use pass_policy as pass;
 pub use pool::evict;
 pub use range::{ByteRange, PageRange};
-pub use visit_policy as pass;

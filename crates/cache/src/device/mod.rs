@@ -3,7 +3,7 @@
 
 pub(crate) mod bio_batch;
 pub(crate) mod completion_queue;
+pub(crate) mod dirty_file_order;
 pub(crate) mod flush;
 pub(crate) mod health;
 pub(crate) mod sync_priority;
-pub(crate) mod turn_order;

@@ -257,7 +257,7 @@ impl Drop for WritebackCharge {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::dirty::controller::{Amounts, DirtyLimits};
+    use crate::dirty::control_interface::{Amounts, DirtyLimits};
     use crate::dirty::ledger::Ledger;
     use crate::waits::Waits;
 

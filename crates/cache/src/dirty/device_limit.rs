@@ -1,7 +1,7 @@
 //! How much a device may hold: its share of the pool, and what other devices do not use. Also how
 //! fast it must give memory back.
 
-use crate::dirty::controller::{Amounts, Numbers};
+use crate::dirty::control_interface::{Amounts, Numbers};
 use crate::dirty::{BusyRate, MAX_PAUSE, pages_in};
 use extant_rt::Nanos;
 

@@ -5,7 +5,7 @@
 //! its own limit; the others may exceed the common limit by that amount, up to the bound on all
 //! dirty pages.
 
-use crate::dirty::controller::{Amounts, DeviceIndex, DirtyLimits, Numbers};
+use crate::dirty::control_interface::{Amounts, DeviceIndex, DirtyLimits, Numbers};
 use crate::waits::{Condition, Waits};
 use parking_lot::Mutex;
 use std::sync::atomic::Ordering::SeqCst;

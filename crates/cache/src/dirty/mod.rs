@@ -1,8 +1,18 @@
 //! Our dirty controller: how fast writers may dirty memory, and when and how flushers write it
 //! back.
 //!
-//! [`TurnControl`] is a [`DirtyControl`](crate::dirty::controller::DirtyControl): numbers in,
-//! decisions out. Linux's historical controllers are in the crate `extant-history`.
+//! [`TurnControl`] is a [`DirtyControl`](crate::dirty::control_interface::DirtyControl): numbers
+//! in, decisions out. Linux's historical controllers are in the crate `extant-history`.
+//!
+//! | file | what |
+//! |---|---|
+//! | `control_interface` | what a controller is told, and what it may decide |
+//! | `turn_control` | our controller: how long a writer pauses, when a flusher works |
+//! | `device_limit` | how much of the memory a device may hold |
+//! | `bandwidth` | how fast a device writes |
+//! | `ledger` | the counters of dirty and write-back pages, and their limits |
+//! | `charges` | the values that move pages between these counters |
+//! | `writer` | a writer between two requests to its controller |
 //!
 //! ```
 //! use extant_cache::control::{
@@ -32,14 +42,14 @@
 
 mod bandwidth;
 pub(crate) mod charges;
-pub mod controller;
+pub mod control_interface;
 mod device_limit;
 pub(crate) mod ledger;
+mod turn_control;
 pub(crate) mod writer;
-mod writer_turns;
 
 pub use bandwidth::BusyRate;
-pub use writer_turns::TurnControl;
+pub use turn_control::TurnControl;
 
 use extant_rt::Nanos;
 

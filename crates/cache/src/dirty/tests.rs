@@ -2,7 +2,7 @@
 //! Properties of every controller are tested in the lab, for all controllers.
 
 use super::*;
-use crate::dirty::controller::{
+use crate::dirty::control_interface::{
     Amounts, Asking, Background, DeviceIndex, DirtyControl, DirtyLimits, Numbers, Verdict, WriterId,
 };
 

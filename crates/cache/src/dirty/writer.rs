@@ -1,6 +1,6 @@
 //! A writer between two requests to its controller.
 
-use crate::dirty::controller::{Asking, WriterId};
+use crate::dirty::control_interface::{Asking, WriterId};
 
 /// A writer as the cache sees it: what it may still dirty, and what it must report.
 #[derive(Debug)]

@@ -4,7 +4,7 @@ use crate::CacheError;
 use crate::device::flush::DeviceFlush;
 use crate::device::health::DeviceHealth;
 use crate::device::sync_priority::SyncPriority;
-use crate::dirty::controller::{Asking, Orders};
+use crate::dirty::control_interface::{Asking, Orders};
 use crate::file::{CacheCore, CachedDevice, CachedFile, flushed};
 use crate::waits::Condition;
 use extant_block::Device;

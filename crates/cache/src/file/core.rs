@@ -2,16 +2,16 @@
 //! the end of the cache.
 
 use crate::config::Settings;
-use crate::dirty::controller::{DirtyControl, DirtyLimits, WriterId};
+use crate::dirty::control_interface::{DirtyControl, DirtyLimits, WriterId};
 use crate::dirty::ledger::Ledger;
 use crate::file::removals::Removals;
 use crate::file::{CacheCore, CachedDevice, CachedFile};
 use crate::page::{FileId, FrameNo};
+use crate::pass_policy::WriteBackPass;
 use crate::pool::evict::Eviction;
 use crate::pool::frames::Claimed;
 use crate::pool::{Pool, Purpose};
 use crate::registry::Accounts;
-use crate::visit_policy::WriteBackPass;
 use crate::waits::{Condition, Waits};
 use extant_rt::{Overseer, Rt, WaitTable};
 use parking_lot::{Mutex, RwLock};

@@ -1,7 +1,7 @@
 //! Trace events for the amount of dirty memory.
 
 use crate::Event;
-use crate::dirty::controller::Numbers;
+use crate::dirty::control_interface::Numbers;
 use crate::file::{CacheCore, CachedDevice};
 use extant_rt::Nanos;
 use std::sync::atomic::Ordering;

@@ -3,7 +3,7 @@
 
 use crate::PageRange;
 use crate::caught::shielded;
-use crate::device::turn_order::DirtySince;
+use crate::device::dirty_file_order::DirtySince;
 use crate::dirty::charges::{DirtyPages, Room, WritebackCharge};
 use crate::dirty::ledger::DeviceLedger;
 use crate::file::fill_control::FillControl;

@@ -1,7 +1,7 @@
 //! Trace events of writers that wait.
 
 use crate::Event;
-use crate::dirty::controller::{ControlState, Numbers};
+use crate::dirty::control_interface::{ControlState, Numbers};
 use crate::file::CachedFile;
 use crate::file::dirty_levels::short;
 use extant_rt::Nanos;

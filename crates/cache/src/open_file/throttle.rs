@@ -1,6 +1,6 @@
 //! Throttles writers while too much is dirty.
 
-use crate::dirty::controller::{Background, Verdict};
+use crate::dirty::control_interface::{Background, Verdict};
 use crate::open_file::CachedOpenFile;
 use crate::open_file::pause_trace::Pause;
 use crate::writeback::flusher;

@@ -7,7 +7,7 @@ use crate::open_file::waiting_for_room::{RoomWait, wait_for_frames};
 use crate::open_file::{CachedOpenFile, stretch};
 use crate::page::check_size;
 use crate::pages::cached_write::{Source, Terms, WriteStop, Wrote};
-use crate::visit_policy::ByRuns;
+use crate::pass_policy::ByRuns;
 use crate::{ByteRange, PageRange, Result, WouldWait, WriteError};
 use std::sync::atomic::{AtomicUsize, Ordering};
 

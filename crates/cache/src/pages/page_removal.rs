@@ -5,7 +5,7 @@
 
 use crate::file::{CachedFile, loaded};
 use crate::page::FrameNo;
-use crate::visit_policy::ByRuns;
+use crate::pass_policy::ByRuns;
 use crate::{Cost, PageRange};
 use extant_rt::Class;
 use std::sync::Arc;

@@ -1,12 +1,12 @@
 //! The write-back task, one for each device.
 
 use crate::PageRange;
-use crate::device::turn_order::DirtySince;
-use crate::dirty::controller::Background;
+use crate::device::dirty_file_order::DirtySince;
+use crate::dirty::control_interface::Background;
 use crate::file::{CacheCore, CachedDevice, CachedFile};
 use crate::waits::{Condition, Listener};
+use crate::writeback::pass_yields::Visiting;
 use crate::writeback::taking::Taken;
-use crate::writeback::visiting::Visiting;
 use crate::writeback::window::Window;
 use crate::writeback::write_back::write_back_all;
 use extant_block::BioFlags;

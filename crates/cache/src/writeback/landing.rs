@@ -7,7 +7,7 @@ use crate::caught::caught;
 use crate::file::write_run::{RunResult, RunStep, WriteRun};
 use crate::file::{CachedDevice, CachedFile, written};
 use crate::page::FileId;
-use crate::visit_policy::ByRuns;
+use crate::pass_policy::ByRuns;
 use crate::waits::Condition;
 use crate::{CacheError, Result};
 use extant_rt::{Class, Rt};

@@ -5,9 +5,9 @@
 
 pub(crate) mod flusher;
 mod landing;
+mod pass_yields;
 mod placing;
 mod settling;
 mod taking;
-mod visiting;
 mod window;
 pub(crate) mod write_back;

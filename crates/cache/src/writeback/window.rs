@@ -4,7 +4,7 @@ use crate::device::bio_batch::BioBatch;
 use crate::file::write_run::{InFlight, WriteRun};
 use crate::file::{CacheCore, CachedDevice, CachedFile};
 use crate::page::PAGE;
-use crate::writeback::visiting::Visiting;
+use crate::writeback::pass_yields::Visiting;
 use extant_block::BioFlags;
 use parking_lot::Mutex;
 use std::sync::Arc;

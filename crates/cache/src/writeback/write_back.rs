@@ -1,9 +1,9 @@
 //! Writes back a file, several files, or all files of a device.
 
 use crate::file::{CacheCore, CachedDevice, CachedFile};
-use crate::visit_policy::ByRuns;
+use crate::pass_policy::ByRuns;
+use crate::writeback::pass_yields::Visiting;
 use crate::writeback::taking::Taken;
-use crate::writeback::visiting::Visiting;
 use crate::writeback::window::Window;
 use crate::{PageRange, Result};
 use extant_block::BioFlags;

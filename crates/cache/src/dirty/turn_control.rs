@@ -1,6 +1,6 @@
 //! Our controller: credits per device, turns per writer, predicted pauses.
 
-use crate::dirty::controller::{
+use crate::dirty::control_interface::{
     Asking, Background, ControlState, DeviceIndex, DirtyControl, Numbers, Orders, Verdict, WriterId,
 };
 use crate::dirty::device_limit::{DeviceLoad, DeviceLoads, IN_FLIGHT};

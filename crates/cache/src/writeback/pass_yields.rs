@@ -1,7 +1,7 @@
 //! A task's visit to files that it writes back.
 
 use crate::Cost;
-use crate::visit_policy::{ByRuns, Step, Visit, WriteBackPass, Yields};
+use crate::pass_policy::{ByRuns, Step, Visit, WriteBackPass, Yields};
 use extant_rt::{Budget, Rt};
 
 /// A visit in progress: its plan, and the processor time its task has used.
