@@ -345,7 +345,7 @@ pub(crate) const MUTANTS: &[Mutant] = &[
     ),
     mutant(
         "deleted-inode-stays-orphan",
-        "crates/fs/src/names/delete.rs",
+        "crates/fs/src/names/delete_inode.rs",
         "writer.orphans.finish(handle, cell);",
         "",
     ),
@@ -540,7 +540,12 @@ pub(crate) const MUTANTS: &[Mutant] = &[
     ),
     found_by(
         Finder::Test("extant_fs", "steps::a_file_that_is_deleted_in_steps_is_whole_or_gone_after_each"),
-        mutant("first-step-frees-the-inode", "crates/fs/src/names/delete.rs", "step.last", "step.first"),
+        mutant(
+            "first-step-frees-the-inode",
+            "crates/fs/src/names/delete_inode.rs",
+            "step.last",
+            "step.first",
+        ),
     ),
     found_by(
         Finder::Test("extant_fs", "ahead::a_crash_cuts_off_what_was_written_before_the_bytes_in_front_of_it"),

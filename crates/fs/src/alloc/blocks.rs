@@ -1,6 +1,6 @@
 //! Blocks: loads bitmaps, allocates in memory, logs, frees. Requests and promises count clusters.
 
-use super::groups::{Groups, Request, Step};
+use super::block_selection::{Groups, Request, Step};
 use super::space::Reservation;
 use super::{Allocator, Bitmap, GROUPS_KEPT, RUNS_KEPT, Shared};
 use crate::journal::Handle;

@@ -1,7 +1,7 @@
 //! Free inode numbers: one bitmap in memory for each group in use.
 //!
-//! This code is pure, like [`super::groups`]. Numbers taken in memory but not yet logged are set
-//! here and not on the volume.
+//! This code is pure, like [`super::block_selection`]. Numbers taken in memory but not yet logged
+//! are set here and not on the volume.
 
 use extant_format::{Group, UintExt, bit, set_bits};
 use std::collections::BTreeMap;

@@ -17,8 +17,8 @@
 //! which may wait for a bitmap), opens its handle and logs ([`Allocator::log`], which never waits
 //! or fails). Blocks to be freed must be pinned first ([`Allocator::pin`]).
 
+mod block_selection;
 mod blocks;
-mod groups;
 mod inodes;
 mod layout;
 mod nospace;
@@ -26,25 +26,25 @@ mod numbers;
 mod runs;
 mod space;
 mod spread;
-mod trim;
+mod take_for_discard;
 
 pub(crate) use blocks::{Allocated, Pins};
 pub(crate) use nospace::{GivesBack, WantsSpace};
 pub(crate) use numbers::{InodePin, LoggedInode, NewInode};
 pub(crate) use space::{Privilege, Reservation};
 pub(crate) use spread::{Parent, Wanted};
-pub(crate) use trim::Free;
+pub(crate) use take_for_discard::Free;
 
 use crate::journal::{Listener, Tid};
 use crate::meta::{LockRank, MetaBlock, MetaKind, MetaStore, PhysicalRun, Ranked};
 use crate::{Error, Result};
+use block_selection::{Groups, RUN_BYTES};
 use extant_cache::Disk;
 use extant_cache::accounts::{AccountConfig, Charge, Shrink};
 use extant_format::{
     Corrupt, FileKind, Group, GroupDescriptor, GroupFlags, InodeNumber, Place, Superblock, UintExt,
     VolumeBlock,
 };
-use groups::{Groups, RUN_BYTES};
 use inodes::InodeGroups;
 pub(crate) use layout::{Layout, Owned, overhead_blocks};
 use parking_lot::Mutex;

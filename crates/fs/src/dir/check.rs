@@ -4,10 +4,10 @@
 //! A lookup through a tree reads one leaf, so a name in the wrong leaf would get a second entry.
 //! Each leaf is checked once ([`Blocks::is_sound`]), because our own changes never misplace a name.
 
+use super::hash_tree::{HashRange, Path};
 use super::inline;
 use super::leaf::{RawEntry, is_node};
 use super::shape::{Blocks, Form, Shape, Stop};
-use super::tree::{HashRange, Path};
 use crate::xattr::in_inode;
 use extant_format::{
     Corrupt, DIRENT_HEADER_BYTES, DxNode, FileBlock, HashVersion, INLINE_HEAD_BYTES, Inode, InodeNumber,

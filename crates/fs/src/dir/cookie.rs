@@ -6,9 +6,9 @@
 //! other directories, positions are byte offsets.
 
 use super::edit::names;
+use super::hash_tree::Path;
 use super::inline;
 use super::shape::{Blocks, Shape, Stop};
-use super::tree::Path;
 use extant_format::{
     DxRoot, FileBlock, FileKind, HashVersion, Inode, InodeNumber, NameHash, UintExt, dirent_bytes,
 };

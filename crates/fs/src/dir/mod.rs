@@ -3,14 +3,15 @@
 pub(crate) mod check;
 pub(crate) mod cookie;
 pub(crate) mod edit;
-mod htree;
-pub(crate) mod index;
+mod hash_tree;
 pub(crate) mod inline;
+pub(crate) mod insert;
 pub(crate) mod leaf;
+pub(crate) mod linear_index;
 pub(crate) mod shape;
+mod stored_lookup;
 #[cfg(test)]
 mod tests;
-mod tree;
 
 pub use cookie::{Cookie, Listed};
 

@@ -1,9 +1,10 @@
 //! Directories of blocks in memory, compared with a map and checked by e2fsck's rules for trees.
 
 use super::cookie::{Cookie, list};
-use super::edit::{self, Gap, Looked, insert, is_empty, look, parent, remove, set, set_parent};
-use super::index::NameIndex;
+use super::edit::{self, Gap, Looked, is_empty, look, parent, remove, set, set_parent};
+use super::insert::insert;
 use super::leaf::{LeafFormat, is_node};
+use super::linear_index::NameIndex;
 use super::shape::{Blocks, BlocksMut, Form, Shape, Stop};
 use extant_format::{
     ChecksumSeed, DirEntries, DxEntry, DxNode, DxRoot, FileBlock, FileKind, HashVersion, InodeNumber,

@@ -5,11 +5,11 @@
 //! inodes are kept decoded, as [`Versioned`] values, and encoded by the commit. Only a journal
 //! handle gives mutable access to any of them.
 
-mod block;
 mod buffers;
-mod groups;
+mod group_descriptors;
 mod inode;
 mod kind;
+mod meta_block;
 mod ranked;
 mod store;
 mod tid;
@@ -19,11 +19,11 @@ mod versioned;
 pub use extant_cache::blocks::BlockBytes as BlockRef;
 pub use store::RemovalStep;
 
-pub(crate) use block::{MetaBlock, PhysicalRun};
 pub(crate) use buffers::{Buffers, CHUNK_BYTES, Journaled};
-pub(crate) use groups::{GroupEdit, Groups};
+pub(crate) use group_descriptors::{GroupEdit, Groups};
 pub(crate) use inode::{InodeCell, InodeEdit};
 pub(crate) use kind::MetaKind;
+pub(crate) use meta_block::{MetaBlock, PhysicalRun};
 pub(crate) use ranked::{LockRank, Ranked, RankedGuard};
 pub(crate) use store::{MetaStore, SuperblockEdit};
 pub(crate) use tid::Tid;

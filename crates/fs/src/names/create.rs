@@ -14,7 +14,7 @@ use crate::meta::MetaKind;
 use crate::quota::Owners;
 use crate::writer::Writer;
 use crate::xattr::live::{Attach, ensure_feature, no_room};
-use crate::xattr::{acl, edit};
+use crate::xattr::{acl, change_plan};
 use crate::{Cost, Error, Result, quote};
 use extant_format::{
     Acl, CharSign, Compat, DeviceNumber, Extent, ExtentNode, FileBlock, FileKind, HashVersion, Incompat,
@@ -359,18 +359,19 @@ impl<'a> Draft<'a> {
         for (index, list) in &lists {
             let Some(list) = list else { continue };
             let name = XattrName { index: *index, suffix: b"" };
-            let change = edit::Change { name, value: Some(list), mode: edit::SetMode::Any };
+            let change = change_plan::Change { name, value: Some(list), mode: change_plan::SetMode::Any };
             let plan = {
                 let parsed = block
                     .as_deref()
                     .map(|bytes| extant_format::XattrBlock::parse(bytes, inode.number, VolumeBlock(0)))
                     .transpose()?;
-                edit::plan(&inode, parsed.as_ref(), block_bytes, &change).map_err(|_| no_room(&change, sb))?
+                change_plan::plan(&inode, parsed.as_ref(), block_bytes, &change)
+                    .map_err(|_| no_room(&change, sb))?
             };
             if let Some(body) = plan.body {
                 inode.tail = body;
             }
-            if let edit::BlockPlan::Write(bytes) = plan.block {
+            if let change_plan::BlockPlan::Write(bytes) = plan.block {
                 block = Some(bytes);
             }
         }

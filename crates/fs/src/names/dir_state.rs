@@ -1,6 +1,6 @@
 //! State cached for a directory while its inode is in memory.
 
-use crate::dir::index::NameIndex;
+use crate::dir::linear_index::NameIndex;
 use crate::dir::shape::Form;
 use crate::inode::InodeCell;
 use extant_format::{FileBlock, Group, InodeNumber, UintExt, VolumeBlock};

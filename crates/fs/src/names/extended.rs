@@ -6,7 +6,7 @@ use super::order::{Order, Rank};
 use super::{Caller, Capabilities, Node, touch_inode};
 use crate::journal::Credits;
 use crate::xattr::SetMode;
-use crate::xattr::{acl, edit, live};
+use crate::xattr::{acl, change_plan, live};
 use crate::{Error, Result, quote};
 use extant_format::{Acl, FileKind, InodeFlags, XattrIndex, XattrName};
 use futures_util::future::BoxFuture;
@@ -22,7 +22,7 @@ impl Node {
     /// [`Error::Access`], [`Error::Invalid`] for a malformed list or `security.capability`.
     pub async fn set_xattr(&self, caller: &Caller, name: &[u8], value: &[u8], mode: SetMode) -> Result<()> {
         check_length(name)?;
-        if value.len() > edit::VALUE_MAX {
+        if value.len() > change_plan::VALUE_MAX {
             return Err(Error::ValueTooBig(quote(name)));
         }
         self.change_listed(caller, &[Wanted { name, value: Some(value), mode }]).await
@@ -47,7 +47,7 @@ impl Node {
         let mut wanted: Vec<Wanted<'_>> = Vec::new();
         for &(name, value) in changes {
             check_length(name)?;
-            if value.is_some_and(|value| value.len() > edit::VALUE_MAX) {
+            if value.is_some_and(|value| value.len() > change_plan::VALUE_MAX) {
                 return Err(Error::ValueTooBig(quote(name)));
             }
             wanted.retain(|before| before.name != name);
@@ -256,7 +256,11 @@ struct Allowed<'a> {
 }
 
 fn check_length(name: &[u8]) -> Result<()> {
-    if name.is_empty() || name.len() > edit::NAME_MAX { Err(Error::Range(quote(name))) } else { Ok(()) }
+    if name.is_empty() || name.len() > change_plan::NAME_MAX {
+        Err(Error::Range(quote(name)))
+    } else {
+        Ok(())
+    }
 }
 
 /// # Errors

@@ -2,7 +2,7 @@
 //! pressure.
 
 use super::dir_state::state;
-use crate::dir::index::NameIndex;
+use crate::dir::linear_index::NameIndex;
 use crate::inode::InodeCell;
 use extant_cache::Disk;
 use extant_cache::accounts::{Account, AccountConfig, Shrink};

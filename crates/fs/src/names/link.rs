@@ -2,12 +2,12 @@
 
 use super::caller::{Protection, Want, check_removal};
 use super::create::{HARD_LINKS_MAX, LEAF_CREDITS};
-use super::delete::CheckedMap;
+use super::delete_inode::CheckedMap;
 use super::node::{check_new_name, not_found, permit};
 use super::open_dir::Growth;
 use super::order::{Order, Rank, Stopped};
 use super::remove::{DROP_CREDITS, drop_name};
-use super::{Caller, Node, SYNC_NAMES, delete, touch, touch_inode};
+use super::{Caller, Node, SYNC_NAMES, delete_inode, touch, touch_inode};
 use crate::inode::{InodeCell, Orphan, Orphans};
 use crate::journal::Credits;
 use crate::{Error, Result, quote};
@@ -126,7 +126,7 @@ impl Node {
             return Err(Error::TooManyLinks(format!("inode {}", inode.number())).into());
         }
         if let Some(replaced) = &replaced {
-            Box::pin(delete::check(namespace, replaced, checked)).await?;
+            Box::pin(delete_inode::check(namespace, replaced, checked)).await?;
         }
         let kind = target.kind().unwrap_or(FileKind::Regular);
         let dropped = if replaced.is_some() { DROP_CREDITS } else { 0 };

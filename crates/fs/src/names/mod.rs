@@ -24,7 +24,7 @@
 mod attributes;
 mod caller;
 mod create;
-mod delete;
+mod delete_inode;
 mod dir_state;
 mod extended;
 mod indexes;
@@ -34,6 +34,7 @@ mod node;
 mod open_dir;
 mod order;
 mod path_walk;
+mod reaper;
 mod remove;
 mod rename;
 mod soundness;
@@ -54,23 +55,21 @@ pub use soundness::Way;
 pub(crate) use stored_names::StoredNames;
 pub use tree_walk::{DEPTH_MAX, PATH_MAX, Walk, WalkEntry, WalkError, WalkOptions};
 
-use crate::alloc::{GivesBack, Privilege};
+use crate::Result;
+use crate::alloc::Privilege;
 use crate::file::FilesInMemory;
 use crate::meta::{InodeCell, InodeEdit};
 use crate::quota::{Owners, Quotas, Room};
 use crate::writer::Writer;
-use crate::{Error, Result};
 use extant_cache::Disk;
 use extant_cache::accounts::{AccountConfig, Shrink};
 use extant_format::{InodeFlags, InodeNumber};
-use extant_rt::{Class, Nanos, RwLock};
-use futures_util::future::BoxFuture;
+use extant_rt::RwLock;
 use indexes::Indexes;
 use known::KnownNames;
 use parking_lot::Mutex;
+use reaper::DeletionGiver;
 use std::collections::{BTreeMap, BTreeSet};
-use std::future::Future;
-use std::pin::Pin;
 use std::sync::{Arc, OnceLock, Weak};
 
 /// State shared by all name operations on a volume.
@@ -92,14 +91,6 @@ pub(crate) struct Namespace {
     /// The quotas; set only on a volume that has them.
     quotas: OnceLock<Arc<Quotas>>,
 }
-
-/// Callers help the deleting task if more inodes than this wait for it. Each takes up to a kilobyte
-/// of memory.
-const LAG_MAX: usize = 1024;
-
-/// How long the deleting task waits for more inodes before it deletes them. Waking its thread for
-/// each inode costs more than the deletion.
-const GATHER: Nanos = Nanos::from_millis(1);
 
 /// Directories with one of these flags get durable name changes.
 pub(crate) const SYNC_NAMES: InodeFlags = InodeFlags::SYNC.union(InodeFlags::DIRSYNC);
@@ -167,140 +158,9 @@ impl Namespace {
         }
     }
 
-    /// Deletes an inode that lost its last name, unless something holds it.
-    ///
-    /// If that fails, the inode stays an orphan, to be deleted when the volume is next opened: the
-    /// operation that removed the last name has succeeded. Damage is recorded as a problem of the
-    /// volume.
-    pub(crate) fn delete_unused<'a>(&'a self, cell: &'a Arc<InodeCell>) -> BoxFuture<'a, ()> {
-        Box::pin(async { Doomed::of(self).delete(cell.clone()).await })
-    }
-
-    /// Starts the task that deletes unnamed inodes once their last node is dropped. It ends when
-    /// the volume is closed.
-    pub(crate) fn start_reaper(self: &Arc<Self>) {
-        let (signals, weak) = (self.writer.reaper.begin(), Arc::downgrade(self));
-        let rt = self.writer.rt.clone();
-        let task = async move {
-            while signals.next().await {
-                rt.sleep(GATHER).await;
-                let Some(namespace) = weak.upgrade() else { break };
-                let works = namespace.writer.reaper.works.write().await;
-                // The volume may have been closed while this task waited for the lock.
-                if !namespace.writer.reaper.is_on() {
-                    break;
-                }
-                namespace.delete_doomed().await;
-                drop(works);
-            }
-        };
-        drop(self.writer.rt.spawn("reaper", Class::Normal, task));
-    }
-
-    /// Deletes unnamed inodes here if there is no task for it, or if it is far behind.
-    async fn tidy(&self) {
-        if !self.writer.reaper.is_on() || self.writer.unused.lock().len() > LAG_MAX {
-            self.delete_doomed().await;
-        }
-    }
-
-    /// See [`Volume::finish_deletions`](crate::Volume::finish_deletions).
-    pub(crate) async fn finish_deletions(&self) {
-        drop(self.writer.reaper.works.write().await);
-        self.delete_doomed().await;
-    }
-
     /// How often a directory has moved to another one.
     fn moves_of(&self, number: InodeNumber) -> u32 {
         self.moves.lock().get(&number).copied().unwrap_or(0)
-    }
-
-    /// Deletes unnamed inodes whose last node was dropped since the last call.
-    pub(crate) async fn delete_doomed(&self) {
-        if !self.writer.unused.lock().is_empty() {
-            Doomed::of(self).delete_all().await;
-        }
-    }
-
-    /// Like [`Self::delete_doomed`], before the volume is closed: failing to delete an inode is
-    /// recorded as a problem.
-    pub(crate) async fn delete_doomed_at_last(&self) {
-        self.writer.reaper.end().await;
-        let mut doomed = Doomed::of(self);
-        doomed.is_last = true;
-        doomed.delete_all().await;
-    }
-}
-
-/// Inodes still to be deleted. Dropping this queues them for the next attempt.
-struct Doomed<'n> {
-    namespace: &'n Namespace,
-    cells: Vec<Arc<InodeCell>>,
-    /// An inode is being deleted.
-    is_at_work: bool,
-    /// There will be no next attempt.
-    is_last: bool,
-}
-
-impl<'n> Doomed<'n> {
-    fn of(namespace: &'n Namespace) -> Self {
-        Self { namespace, cells: Vec::new(), is_at_work: false, is_last: false }
-    }
-
-    fn delete_all(mut self) -> BoxFuture<'n, ()> {
-        Box::pin(async move {
-            loop {
-                let Some(cell) = self.namespace.writer.unused.lock().pop() else { return };
-                self.delete(cell).await;
-            }
-        })
-    }
-
-    /// Deletes an inode unless something holds it.
-    async fn delete(&mut self, cell: Arc<InodeCell>) {
-        if cell.openers() > 0 || cell.is_live() {
-            return;
-        }
-        // Kept here in case the caller is dropped meanwhile.
-        self.cells.push(cell.clone());
-        self.is_at_work = true;
-        let failed = delete::delete(self.namespace, &cell).await.err();
-        self.is_at_work = false;
-        if let Some(error @ Error::Corrupt(_)) = &failed {
-            self.namespace.writer.errors.note(error);
-        }
-        // These errors may be temporary: try again later.
-        let is_tried_again = matches!(failed, Some(Error::Io(_) | Error::NoSpace));
-        if !is_tried_again {
-            self.cells.pop();
-        }
-        if let Some(failed) = failed.filter(|_| self.is_last || !is_tried_again) {
-            self.namespace.writer.keep_problem(failed);
-        }
-    }
-}
-
-impl Drop for Doomed<'_> {
-    fn drop(&mut self) {
-        self.namespace.writer.unused.lock().append(&mut self.cells);
-        // The deletion was dropped in the middle. Have the task finish it.
-        if self.is_at_work {
-            self.namespace.writer.reaper.call();
-        }
-    }
-}
-
-/// Frees blocks by deleting inodes that nothing holds any more.
-#[derive(Debug)]
-struct DeletionGiver(Weak<Namespace>);
-
-impl GivesBack for DeletionGiver {
-    fn give_back(&self) -> Pin<Box<dyn Future<Output = ()> + Send + '_>> {
-        Box::pin(async {
-            if let Some(namespace) = self.0.upgrade() {
-                namespace.delete_doomed().await;
-            }
-        })
     }
 }
 

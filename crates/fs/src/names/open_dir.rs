@@ -4,11 +4,11 @@ use super::Namespace;
 use super::dir_state::state;
 use crate::alloc::{Allocated, Privilege};
 use crate::dir::edit::{self, Found, Gap, Looked};
-use crate::dir::index::NameIndex;
 use crate::dir::inline::{self, Area, InlineLooked};
 use crate::dir::leaf::Entry;
+use crate::dir::linear_index::NameIndex;
 use crate::dir::shape::{Blocks, BlocksMut, Form, Shape, Stop};
-use crate::dir::{Cookie, Listed, cookie};
+use crate::dir::{Cookie, Listed, cookie, insert};
 use crate::inode::InodeCell;
 use crate::journal::Handle;
 use crate::map::block_state::OnDisk;
@@ -472,7 +472,7 @@ impl<'w> OpenDir<'w> {
         let mut index = state(&cell).index.take();
         let planted = {
             let mut blocks = DirEdit { dir: self, handle, growth: &growth };
-            edit::insert(&shape, &mut blocks, gap, inode, name, kind, index.as_mut())
+            insert::insert(&shape, &mut blocks, gap, inode, name, kind, index.as_mut())
         };
         state(&cell).index = index;
         let planted = planted?;

@@ -2,11 +2,11 @@
 
 use super::caller::{Protection, Want, check_removal};
 use super::create::{LEAF_CREDITS, drop_dir_link};
-use super::delete::CheckedMap;
+use super::delete_inode::CheckedMap;
 use super::node::{check_name_length, not_found, permit};
 use super::open_dir::OpenDir;
 use super::order::{Order, Rank, Stopped};
-use super::{Caller, Node, SYNC_NAMES, delete, touch, touch_inode};
+use super::{Caller, Node, SYNC_NAMES, delete_inode, touch, touch_inode};
 use crate::dir::check::elsewhere;
 use crate::inode::{InodeCell, Orphan, Orphans};
 use crate::journal::{Credits, Handle};
@@ -159,7 +159,7 @@ impl Node {
             }
             dir.check_named_once(number).await?;
         }
-        Box::pin(delete::check(namespace, &victim, checked)).await?;
+        Box::pin(delete_inode::check(namespace, &victim, checked)).await?;
         let credits = LEAF_CREDITS + DROP_CREDITS;
         let kept = (wanted == Victim::Kept).then(|| Self::new(namespace, victim.clone()));
         let mut handle = writer.journal.start(Credits(credits)).await?;

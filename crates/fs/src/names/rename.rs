@@ -2,14 +2,14 @@
 
 use super::caller::{Protection, Want, check_removal};
 use super::create::{Draft, LEAF_CREDITS, add_dir_link, drop_dir_link, links_full, new_owners};
-use super::delete::CheckedMap;
+use super::delete_inode::CheckedMap;
 use super::dir_state::state;
 use super::link::same_project;
 use super::node::{check_name_length, not_found, permit};
 use super::open_dir::{Growth, OpenDir, Slot, Spot};
 use super::order::{Order, Rank, Stopped};
 use super::remove::{DROP_CREDITS, Victim, drop_name};
-use super::{Caller, Capabilities, Namespace, Node, SYNC_NAMES, delete, touch, touch_inode};
+use super::{Caller, Capabilities, Namespace, Node, SYNC_NAMES, delete_inode, touch, touch_inode};
 use crate::inode::InodeCell;
 use crate::journal::{Credits, Handle};
 use crate::{Error, Result, quote};
@@ -400,7 +400,7 @@ impl Move<'_> {
             return Err(Error::TooManyLinks(format!("inode {}", self.to_cell().number())).into());
         }
         if let Some(target) = &self.target {
-            Box::pin(delete::check(namespace, target, self.checked)).await?;
+            Box::pin(delete_inode::check(namespace, target, self.checked)).await?;
         }
         let growth = match &looked {
             Ok(_) => Growth::NONE,

@@ -10,7 +10,7 @@
 //! `usrquota`, `grpquota` or `prjquota`.
 
 mod grow;
-mod tree;
+mod quota_tree;
 
 use crate::inode::InodeCell;
 use crate::journal::{Accounts, Charge, NEW_OWNER_BLOCKS, Owner};
@@ -24,9 +24,9 @@ use extant_format::{
 };
 use extant_rt::RwLock;
 use parking_lot::Mutex;
+use quota_tree::QuotaTree;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Weak};
-use tree::QuotaTree;
 
 /// Longest quota file kept in memory. About 60,000 owners take 4 MiB. Tests use a lower limit.
 const FILE_BYTES_MAX: u64 = if cfg!(test) { 1 << 20 } else { 64 << 20 };

@@ -1,6 +1,6 @@
 //! Older versions of blocks, which stay in the log until it comes round again.
 
-use super::log::Log;
+use super::journal_file::Log;
 use super::reader::{Kept, Reader};
 use crate::view::View;
 use crate::{Error, Result};

@@ -6,7 +6,7 @@
 
 mod copies;
 mod history;
-mod log;
+mod journal_file;
 mod reader;
 mod replay;
 mod scan;
@@ -24,7 +24,7 @@ use crate::{Error, Result};
 use extant_block::Sector;
 use extant_format::jbd2::{FastCommitItem, FastCommitItems, FastCommitRecord};
 use extant_format::{Compat, Corrupt, Incompat, Place, VolumeBlock};
-pub(crate) use log::Log;
+pub(crate) use journal_file::Log;
 use std::collections::BTreeMap;
 
 /// Locations of the newer copies that the journal holds, if the volume needs recovery.

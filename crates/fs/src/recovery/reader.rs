@@ -1,6 +1,6 @@
 //! Reads the log in order, in large pieces, ahead of the walk.
 
-use super::log::Log;
+use super::journal_file::Log;
 use crate::Result;
 use extant_block::{Buf, IoError};
 use extant_format::{UintExt, VolumeBlock};

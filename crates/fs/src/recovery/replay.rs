@@ -1,6 +1,6 @@
 //! Replays the journal on disk.
 
-use super::log::Log;
+use super::journal_file::Log;
 use super::reader::Kept;
 use super::{scan, sector};
 use crate::journal::write_segments;

@@ -24,7 +24,7 @@
 //! A revoke in transaction *n* voids every copy of its block in transactions up to *n*, but not in
 //! later ones.
 
-use super::log::Log;
+use super::journal_file::Log;
 use super::reader::{Kept, Reader};
 use crate::meta::Journaled;
 use crate::view::View;

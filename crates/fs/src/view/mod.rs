@@ -5,8 +5,8 @@
 //! and the public [`Volume`](crate::Volume), above them.
 
 mod backups;
-mod blocks;
 mod features;
+mod mapped_blocks;
 mod own_structures;
 mod pieces;
 mod problems;

@@ -5,7 +5,7 @@ mod live;
 mod marks;
 mod mmp;
 mod mount;
-mod orphans;
+mod orphan_file;
 mod own_blocks;
 mod owners;
 mod read;
@@ -34,7 +34,7 @@ pub use restore::{Restored, restore};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 #[cfg(test)]
-pub(crate) use {orphans::orphan_file_blocks, own_blocks::own_blocks};
+pub(crate) use {orphan_file::orphan_file_blocks, own_blocks::own_blocks};
 
 /// An open volume. Cheap to clone.
 #[derive(Clone, Debug)]

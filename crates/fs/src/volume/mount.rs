@@ -2,7 +2,7 @@
 
 use super::marks::Marks;
 use super::mmp::Protection;
-use super::orphans::orphan_file_blocks;
+use super::orphan_file::orphan_file_blocks;
 use super::own_blocks::own_blocks;
 use super::owners::{self, Findings};
 use super::{OpenOptions, Volume};

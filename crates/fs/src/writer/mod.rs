@@ -3,7 +3,7 @@
 
 mod errors;
 mod guard;
-mod reaper;
+mod reaper_signals;
 mod shared_xattrs;
 
 use crate::alloc::{Allocator, Owned};
@@ -19,7 +19,7 @@ use extant_cache::accounts::AccountConfig;
 use extant_format::VolumeBlock;
 use extant_rt::{Rt, TaskMutex};
 use parking_lot::Mutex;
-use reaper::Reaper;
+use reaper_signals::Reaper;
 pub(crate) use shared_xattrs::SharedBlocks;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

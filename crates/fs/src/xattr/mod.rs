@@ -1,11 +1,11 @@
 //! Extended attributes, and inode data stored in them.
 
 pub(crate) mod acl;
-pub(crate) mod edit;
+pub(crate) mod change_plan;
 pub(crate) mod live;
 mod values;
 
-pub use edit::SetMode;
+pub use change_plan::SetMode;
 
 use crate::map::Mapper;
 use crate::view::View;
@@ -178,10 +178,10 @@ pub(crate) fn inline_names(dir: &Inode) -> std::result::Result<InlineData<'_>, C
 
 /// The inode's tail without the attribute that holds inline data.
 pub(crate) fn without_inline_data(inode: &Inode) -> std::result::Result<Box<[u8]>, Corrupt> {
-    let change = edit::Change { name: XattrName::INLINE_DATA, value: None, mode: SetMode::Any };
-    match edit::plan(inode, None, 0, &change) {
+    let change = change_plan::Change { name: XattrName::INLINE_DATA, value: None, mode: SetMode::Any };
+    match change_plan::plan(inode, None, 0, &change) {
         Ok(plan) => Ok(plan.body.unwrap_or_else(|| inode.tail.clone())),
-        Err(edit::Refused::Corrupt(corrupt)) => Err(corrupt),
+        Err(change_plan::Refused::Corrupt(corrupt)) => Err(corrupt),
         // An empty area has nothing to remove.
         Err(_) => Ok(inode.tail.clone()),
     }

@@ -28,7 +28,7 @@
 //! If two directories in phase 7 exchange names, a crash may leave one name in neither place.
 //! e2fsck then puts its file into `lost+found`.
 
-mod inline;
+mod inline_order;
 mod names;
 
 use super::Inner;
@@ -39,7 +39,7 @@ use crate::Result;
 use crate::meta::MetaKind;
 use extant_block::Buf;
 use extant_format::{InodeNumber, Superblock, UintExt, set_bits};
-use inline::Turn;
+use inline_order::Turn;
 use names::{Change, Step, steps};
 use rustc_hash::FxHashSet;
 use std::sync::Arc;
@@ -145,7 +145,7 @@ impl Inner {
             }
             let named = in_use.map_or_else(|| version.bytes().clone(), Arc::new);
             let turns: Vec<(Turn, &Before)> = records_of(kind, n, &versions.inline)
-                .map(|inode| (inline::turn(inode, version.bytes(), &versions.deleted, shape), inode))
+                .map(|inode| (inline_order::turn(inode, version.bytes(), &versions.deleted, shape), inode))
                 .collect();
             let unnamed = with_records(&named, turns.iter().map(|&(_, inode)| inode));
             let unnamed = unnamed.map_or_else(|| named.clone(), Arc::new);

@@ -1,6 +1,7 @@
 //! Inodes that are deleted or about to be.
 
 use super::*;
+use crate::names::reaper::LAG_MAX;
 use extant_block::{Fault, FaultConfig, MemDevice};
 use extant_rt::Nanos;
 use extant_sim::{Machine, Preemption, Sim};

@@ -7,16 +7,16 @@
 //! passes on its blocks when it closes. A block that another handle freed and passed on earlier
 //! would be logged, and written home over its next owner.
 
-mod block;
-mod change;
 mod look;
+mod prepared_change;
+mod xattr_block;
 
-pub(crate) use super::edit::Change;
-pub(crate) use block::{Attach, Release};
-pub(crate) use change::{
+pub(crate) use super::change_plan::Change;
+pub(crate) use look::{acl_of, get, names, value_count};
+pub(crate) use prepared_change::{
     Prepared, drop_capabilities, no_room, prepare, release_values, without_capabilities,
 };
-pub(crate) use look::{acl_of, get, names, value_count};
+pub(crate) use xattr_block::{Attach, Release};
 
 use crate::Result;
 use crate::inode::InodeCell;

@@ -377,5 +377,5 @@ impl Groups {
 }
 
 #[cfg(test)]
-#[path = "groups_tests.rs"]
+#[path = "block_selection_tests.rs"]
 mod tests;

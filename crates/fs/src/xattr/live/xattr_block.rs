@@ -6,7 +6,7 @@ use crate::inode::InodeCell;
 use crate::journal::Handle;
 use crate::meta::{MetaBlock, MetaKind, PhysicalRun};
 use crate::writer::{SharedBlocks, Writer};
-use crate::xattr::edit::set_references;
+use crate::xattr::change_plan::set_references;
 use crate::xattr::values::{self, Held};
 use crate::{Error, Result};
 use extant_format::{

@@ -1,14 +1,14 @@
 //! Changes of an inode's attributes under a handle.
 
-use super::block::{Home, Leave, find_equal};
 use super::look::{get, held_values};
+use super::xattr_block::{Home, Leave, find_equal};
 use super::{Change, Guard, block_of, cluster_512, ensure_feature, hash_of, may_have_any, set_block};
 use crate::alloc::{Privilege, Reservation};
 use crate::inode::InodeCell;
 use crate::journal::{Credits, Handle};
 use crate::meta::MetaBlock;
 use crate::writer::Writer;
-use crate::xattr::edit::{self, BlockPlan, Plan, Refused};
+use crate::xattr::change_plan::{self, BlockPlan, Plan, Refused};
 use crate::xattr::values::{self, Entries, Held, Spare, ValuesChange};
 use crate::xattr::{SetMode, in_inode};
 use crate::{Error, Result};
@@ -91,7 +91,7 @@ fn plan_of(
     let block_bytes = sb.block_size().byte_len();
     let value = change.value.unwrap_or_default();
     if !values::is_large(value, sb) {
-        match edit::plan(inode, block, block_bytes, change) {
+        match change_plan::plan(inode, block, block_bytes, change) {
             Err(Refused::NoSpace) if values::are_allowed(sb) && !value.is_empty() => {}
             other => return other.map(|plan| Some((plan, false))),
         }
@@ -100,7 +100,7 @@ fn plan_of(
     // allocated.
     let stand_in = || Xattr::in_inode(change.name, InodeNumber(1), value.len().fit_u32(), 0);
     let entry = spare.map_or_else(stand_in, |spare| spare.entry(change.name));
-    let plan = edit::plan_entry(inode, block, block_bytes, change, Some(entry))?;
+    let plan = change_plan::plan_entry(inode, block, block_bytes, change, Some(entry))?;
     Ok(spare.map(|_| (plan, true)))
 }
 
