@@ -3,12 +3,14 @@
 //! | file | what |
 //! |---|---|
 //! | `geometry` | where sectors lie, and how long it takes to reach them |
+//! | `seek_time` | how long the arm takes to move |
 //! | `waiting` | commands that need the arm |
 //! | `look_ahead` | the read cache |
 //! | `write_cache` | the write cache |
 
 mod geometry;
 mod look_ahead;
+mod seek_time;
 #[cfg(test)]
 mod tests;
 mod waiting;
