@@ -7,7 +7,6 @@
 
 mod bitmap;
 mod buddy;
-mod cost;
 mod ext2;
 mod ext3;
 mod goal;
@@ -17,12 +16,13 @@ pub mod on_disk;
 #[cfg(test)]
 mod samples;
 mod seam;
+mod search_cost;
 #[cfg(test)]
 mod tests;
 
-pub use cost::Cost;
 pub use ext2::Ext2;
 pub use ext3::Ext3;
 pub use linux_2_6_33::Linux2633;
 pub use mballoc::{Mballoc, StripeRule};
 pub use seam::{AllocatesAt, BlockAllocator, FileId, FreeSpace, Geometry, Request, Work};
+pub use search_cost::Cost;

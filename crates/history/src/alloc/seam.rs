@@ -1,6 +1,6 @@
 //! The interface between a file system and its block allocator.
 
-use super::cost::Cost;
+use super::search_cost::Cost;
 use crate::direct::FullVolume;
 use std::fmt;
 use std::ops::Range;

@@ -1,5 +1,5 @@
 //! Linux's writeback passes, behind [`WriteBackPass`](extant_cache::pass::WriteBackPass).
 
-mod linux_2_6_33;
+mod ext4_2_6_33;
 
-pub use linux_2_6_33::Linux2633;
+pub use ext4_2_6_33::Linux2633;
