@@ -23,15 +23,16 @@
 #![forbid(unsafe_code)]
 
 mod code;
+mod connectivity;
 mod context;
-mod dirs;
+mod dir_sweep;
 mod fields;
 mod file;
 mod finding;
 mod found;
 mod groups;
 mod htree;
-mod inodes;
+mod inode_sweep;
 mod layout;
 mod limits;
 mod listing;
@@ -46,9 +47,8 @@ mod shared;
 mod source;
 mod state;
 mod sweeps;
-mod tree;
 mod usage;
-mod xattrs;
+mod xattr_checks;
 
 pub use code::{Code, Severity};
 pub use finding::{Finding, Spot};

@@ -1,7 +1,7 @@
 //! The order of the sweeps.
 
 use crate::context::Context;
-use crate::dirs;
+use crate::dir_sweep;
 use crate::finding::{Finding, Listener, Report, Spot};
 use crate::found::{Found, GroupTotals};
 use crate::limits::Limits;
@@ -11,8 +11,8 @@ use crate::open::{self, Opened};
 use crate::owners::Contested;
 use crate::state::{Claims, Inodes};
 use crate::usage::Usage;
-use crate::{CheckError, Checked, Code, Options, groups, htree, inodes, layout, own_files, paths};
-use crate::{quota_files, shared, tree, xattrs};
+use crate::{CheckError, Checked, Code, Options, groups, htree, inode_sweep, layout, own_files, paths};
+use crate::{connectivity, quota_files, shared, xattr_checks};
 use extant_block::Device;
 use extant_format::{CharSign, Incompat, STATE_VALID, UintExt, VolumeBlock};
 use extant_rt::{Class, Rt};
@@ -113,29 +113,29 @@ async fn sweeps(
     let mut found = sweep_inodes(rt, &ctx, &work, options).await?;
     totals.inodes = found.totals.iter().map(|totals| u64::from(totals.used)).sum();
     totals.directories = found.totals.iter().map(|totals| u64::from(totals.directories)).sum();
-    xattrs::blocks(&ctx, &mut found).await;
-    xattrs::values(&ctx, &mut found).await;
+    xattr_checks::blocks(&ctx, &mut found).await;
+    xattr_checks::values(&ctx, &mut found).await;
     symlinks(&ctx, &mut found).await;
 
     let dirs = std::mem::take(&mut found.dirs);
     let runs = std::mem::take(&mut found.dir_runs);
-    let mut all = dirs::list(&ctx, dirs, &runs, report);
+    let mut all = dir_sweep::list(&ctx, dirs, &runs, report);
     drop(runs);
-    dirs::read_roots(&ctx, &mut all, &mut found.report).await;
+    dir_sweep::read_roots(&ctx, &mut all, &mut found.report).await;
     if ctx.limits.stopped() {
         return Ok(totals);
     }
     let (mut all, mut in_dirs) = sweep_dirs(rt, &ctx, all, &work, options).await?;
     htree::check(&all, &mut in_dirs);
     let names = std::mem::take(&mut in_dirs.names);
-    dirs::duplicates_across(&ctx, &all, names, report).await;
+    dir_sweep::duplicates_across(&ctx, &all, names, report).await;
     if ctx.limits.stopped() {
         return Ok(totals);
     }
-    tree::parents(&ctx, &mut all, &mut in_dirs);
-    tree::reachability(&ctx, &all, &mut in_dirs.report);
+    connectivity::parents(&ctx, &mut all, &mut in_dirs);
+    connectivity::reachability(&ctx, &all, &mut in_dirs.report);
     drop(in_dirs);
-    tree::links(&ctx, report).await;
+    connectivity::links(&ctx, report).await;
     let contested = shared::name_owners(&ctx, &found.xattr_uses).await;
     if ctx.limits.stopped() {
         return Ok(totals);
@@ -283,12 +283,12 @@ async fn sweep_inodes(
             let mut found = Found::new(&ctx);
             let mut files = Files::default();
             loop {
-                let first = ticket.fetch_add(inodes::GROUPS, Ordering::Relaxed);
+                let first = ticket.fetch_add(inode_sweep::GROUPS, Ordering::Relaxed);
                 if first >= all || ctx.limits.stopped() {
                     break;
                 }
-                let last = (first + inodes::GROUPS).min(all);
-                inodes::sweep(&ctx, first..last, &mut files, &mut found).await;
+                let last = (first + inode_sweep::GROUPS).min(all);
+                inode_sweep::sweep(&ctx, first..last, &mut files, &mut found).await;
                 step(u64::from(last - first));
             }
             found
@@ -321,12 +321,12 @@ async fn sweep_dirs(
         async move {
             let mut found = DirsFound::new(&ctx);
             loop {
-                let first = ticket.fetch_add(dirs::BLOCKS, Ordering::Relaxed);
+                let first = ticket.fetch_add(dir_sweep::BLOCKS, Ordering::Relaxed);
                 if first >= all.items.len() || ctx.limits.stopped() {
                     break;
                 }
-                let last = (first + dirs::BLOCKS).min(all.items.len());
-                dirs::sweep(&ctx, &all, &all.items[first..last], sign, &mut found).await;
+                let last = (first + dir_sweep::BLOCKS).min(all.items.len());
+                dir_sweep::sweep(&ctx, &all, &all.items[first..last], sign, &mut found).await;
                 step((last - first).to_u64());
             }
             found

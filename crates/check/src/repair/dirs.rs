@@ -2,7 +2,7 @@
 
 use super::dir_blocks::{self, Entry};
 use super::editor::Editor;
-use super::{Policy, index, is_safe, lost, maps, tree, xattrs};
+use super::{Policy, index, is_safe, lost_blocks, maps, tree, xattrs};
 use crate::Code;
 use crate::finding::Finding;
 use crate::found::Dir;
@@ -370,7 +370,7 @@ pub(super) async fn close_holes(editor: &mut Editor<'_>, inode: &mut Inode, map:
 /// Gives a directory empty blocks where it has none.
 async fn fill_holes(editor: &mut Editor<'_>, number: InodeNumber) {
     let Some(mut inode) = editor.inode(number).await else { return };
-    if lost::restore(editor, &mut inode).await {
+    if lost_blocks::restore(editor, &mut inode).await {
         return editor.set_inode(&inode).await;
     }
     let seed = editor.seed().map(|seed| inode.checksum_seed(seed));

@@ -1,7 +1,7 @@
 //! Inodes: their own fields, maps, sizes and counts.
 
 use super::editor::Editor;
-use super::{clusters, lost, maps, own, volume, xattrs};
+use super::{clusters, lost_blocks, maps, own, volume, xattrs};
 use crate::Code;
 use crate::finding::Finding;
 use crate::state::Kind;
@@ -149,7 +149,7 @@ async fn field(editor: &mut Editor<'_>, finding: &Finding, inode: &mut Inode) {
             if finding.code == Code::ExtentHeader && finding.spot.block.is_none() {
                 root(editor, inode).await;
             }
-            if !lost::restore(editor, inode).await {
+            if !lost_blocks::restore(editor, inode).await {
                 maps::mend(editor, inode).await;
             }
         }
@@ -379,7 +379,7 @@ async fn root(editor: &mut Editor<'_>, inode: &mut Inode) {
             }
         }
     }
-    if lost::restore(editor, inode).await {
+    if lost_blocks::restore(editor, inode).await {
         return;
     }
     let pointers = || (0..15).map(|n| inode.block_pointer(n));
@@ -572,7 +572,7 @@ pub(super) async fn size(editor: &mut Editor<'_>, finding: &Finding) {
         (Code::InodeBlocks, Some(count)) => inode.blocks_512(&editor.sb) > count,
         _ => inode.kind() == Some(FileKind::Directory),
     };
-    if is_short && lost::restore(editor, &mut inode).await {
+    if is_short && lost_blocks::restore(editor, &mut inode).await {
         return editor.set_inode(&inode).await;
     }
     if finding.code == Code::InodeBlocks {

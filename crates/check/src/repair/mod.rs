@@ -24,7 +24,7 @@ mod flips;
 mod guard;
 mod index;
 mod inodes;
-mod lost;
+mod lost_blocks;
 mod maps;
 mod own;
 mod plan;
@@ -116,7 +116,7 @@ pub async fn plan(
             break (checked, Some(known));
         }
         let mut editor = Editor::new(rt, &survey, &overlay, policy, options.now, &mut made.steps);
-        lost::survey(&mut editor, &checked.findings).await;
+        lost_blocks::survey(&mut editor, &checked.findings).await;
         let mut changed = round(&mut editor, &checked.findings).await;
         made.obstacle = editor.obstacle.take();
         made.unindexed.append(&mut editor.unindexed);

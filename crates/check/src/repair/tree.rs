@@ -1,8 +1,10 @@
-//! The tree: directories and inodes without names, and /lost+found.
+//! The tree: directories and inodes without names.
+
+mod lost_found;
 
 use super::dir_blocks::{self, Entry};
 use super::editor::Editor;
-use super::{index, lost, maps, xattrs};
+use super::{index, lost_blocks, maps, xattrs};
 use crate::Code;
 use crate::finding::Finding;
 use crate::state::Kind;
@@ -11,15 +13,12 @@ use extant_format::{
     write_dx_checksum,
 };
 
-/// Name of the directory for inodes that have no other name.
-const LOST_FOUND: &[u8] = b"lost+found";
-
 /// Repairs what a finding about the tree asks for.
 pub(super) async fn repair(editor: &mut Editor<'_>, finding: &Finding) {
     let number = InodeNumber(finding.spot.inode.unwrap_or(0));
     match finding.code {
         Code::RootMissing => root(editor).await,
-        Code::LostFound => rename_file(editor).await,
+        Code::LostFound => lost_found::rename_file(editor).await,
         Code::DirectoryDotDot => match finding.value {
             Some(parent) => dotdot(editor, number, InodeNumber(u32::try_from(parent).unwrap_or(2))).await,
             None => first_block(editor, number).await,
@@ -28,7 +27,7 @@ pub(super) async fn repair(editor: &mut Editor<'_>, finding: &Finding) {
         Code::InodeUnattached if editor.ctx.inodes.kind(number) == Kind::Value => {
             xattrs::unmark_value(editor, number).await;
         }
-        _ => attach(editor, number).await,
+        _ => lost_found::attach(editor, number).await,
     }
 }
 
@@ -106,36 +105,6 @@ async fn remove_entry(editor: &mut Editor<'_>, dir: &Inode, is_meant: impl Fn(&D
     }
 }
 
-/// Gives an inode a name in /lost+found.
-async fn attach(editor: &mut Editor<'_>, number: InodeNumber) {
-    let Some(inode) = editor.inode(number).await else { return };
-    let Some(kind) = inode.kind() else { return };
-    let found = lost_found(editor).await;
-    let is_full = found.is_none();
-    // Without space for /lost+found, use the root.
-    let found = match found {
-        None => editor.inode(InodeNumber::ROOT).await,
-        found => found,
-    };
-    let Some(mut lost_found) = found.filter(|dir| dir.kind() == Some(FileKind::Directory)) else { return };
-    if lost_found.number == number {
-        return name_lost_found(editor, number).await;
-    }
-    let name = format!("#{number}");
-    let entry = Entry::new(number, name.as_bytes(), kind);
-    if add_entry(editor, &mut lost_found, &entry).await {
-        let folder = if is_full { "" } else { "/lost+found" };
-        editor.say(format!("give it the name {folder}/{name}"), "");
-    }
-}
-
-/// Names the lost+found directory that has lost its own name.
-async fn name_lost_found(editor: &mut Editor<'_>, number: InodeNumber) {
-    let Some(mut root) = editor.inode(InodeNumber::ROOT).await else { return };
-    let entry = Entry::new(number, LOST_FOUND, FileKind::Directory);
-    add_entry(editor, &mut root, &entry).await;
-}
-
 /// The inode that an entry of a directory names.
 async fn look_up(editor: &Editor<'_>, dir: &Inode, name: &[u8]) -> Option<InodeNumber> {
     if dir.flags().contains(InodeFlags::INLINE_DATA) {
@@ -163,52 +132,6 @@ async fn look_up(editor: &Editor<'_>, dir: &Inode, name: &[u8]) -> Option<InodeN
         }
     }
     None
-}
-
-/// Returns /lost+found, and creates it if there is none.
-async fn lost_found(editor: &mut Editor<'_>) -> Option<Inode> {
-    let mut root =
-        editor.inode(InodeNumber::ROOT).await.filter(|root| root.kind() == Some(FileKind::Directory))?;
-    if let Some(number) = look_up(editor, &root, LOST_FOUND).await {
-        let inode = editor.inode(number).await?;
-        if inode.kind() != Some(FileKind::Directory) {
-            return None;
-        }
-        // An encrypted directory cannot be used: names in it need its key.
-        if !inode.flags().contains(InodeFlags::ENCRYPT) {
-            return Some(inode);
-        }
-        remove_entry(editor, &root, |entry| entry.name == LOST_FOUND).await;
-    }
-    let inode = new_directory(editor, None, InodeNumber::ROOT).await?;
-    let entry = Entry::new(inode.number, LOST_FOUND, FileKind::Directory);
-    add_entry(editor, &mut root, &entry).await.then_some(inode)
-}
-
-/// Renames a file that has the name of /lost+found.
-async fn rename_file(editor: &mut Editor<'_>) {
-    let Some(root) = editor.inode(InodeNumber::ROOT).await else { return };
-    let seed = editor.seed().map(|seed| root.checksum_seed(seed));
-    let map = maps::read(editor, &root).await;
-    for extent in &map.extents {
-        for n in 0..extent.blocks {
-            let at = extent.physical.0 + u64::from(n);
-            let Some(mut block) = editor.block(at).await else { continue };
-            let entries =
-                DirEntries::new(&block, false, u32::MAX, root.number, FileBlock(extent.logical.0 + n));
-            let found = entries.map_while(Result::ok).find(|e| e.inode.0 != 0 && e.name == LOST_FOUND);
-            if let Some(offset) = found.map(|entry| entry.offset) {
-                // The new name has the same length.
-                block[offset + 8..offset + 18].copy_from_slice(b"lost+foun~");
-                dir_blocks::seal(&mut block, seed);
-                editor.set_block(at, &block).await;
-                if root.flags().contains(InodeFlags::INDEX) {
-                    index::drop_index(editor, root.number).await;
-                }
-                return editor.say("give the file another name", "");
-            }
-        }
-    }
 }
 
 /// A free inode.
@@ -295,7 +218,7 @@ async fn root(editor: &mut Editor<'_>) {
         editor.set_inode(&inode).await;
         return editor.say("make it a directory again, which its contents are", "");
     }
-    if let Some(found) = lost::root(editor).await {
+    if let Some(found) = lost_blocks::root(editor).await {
         return editor.set_inode(&found).await;
     }
     new_directory(editor, Some(InodeNumber::ROOT), InodeNumber::ROOT).await;

@@ -7,7 +7,7 @@ use crate::finding::Spot;
 use crate::found::{Dir, Found, GroupTotals, ValueHolder};
 use crate::map::Files;
 use crate::state::Kind;
-use crate::{fields, xattrs};
+use crate::{fields, xattr_checks};
 use extant_format::{
     Compat, FileKind, Group, GroupFlags, Incompat, InlineData, Inode, InodeFlags, InodeNumber, Problem,
     RoCompat, UintExt, ValueInode, Xattrs, bit, bits_are_clear, indirect_capacity, verify_inode_bitmap,
@@ -326,7 +326,7 @@ fn own(ctx: &Context, inode: &Inode, files: &mut Files, found: &mut Found) {
     let mut record = File::new(ctx, inode, role);
     // Check only the attribute block, as e2fsck does; attributes in the inode itself do no harm in
     // such a file.
-    record.clusters += xattrs::in_block(ctx, inode, Vec::new(), found);
+    record.clusters += xattr_checks::in_block(ctx, inode, Vec::new(), found);
     if has_map || inode.blocks_512(sb) != 0 || record.clusters != 0 {
         files.add(ctx, found, record, inode);
     }
@@ -357,7 +357,7 @@ fn file(
     // truncated may have any size.
     if is_orphan {
         let mut record = File::new(ctx, inode, Role::Symlink);
-        let xattrs = xattrs::in_inode(ctx, inode, found);
+        let xattrs = xattr_checks::in_inode(ctx, inode, found);
         record.clusters += xattrs.blocks;
         record.charge(xattrs.values);
         record.owners = Some(owners(ctx, inode));
@@ -379,7 +379,7 @@ fn file(
         found.report.add(Code::RootMissing, spot.clone(), text, "that of a directory");
     }
     fields::check(ctx, inode, found);
-    let xattrs = xattrs::in_inode(ctx, inode, found);
+    let xattrs = xattr_checks::in_inode(ctx, inode, found);
     let mut record = File::new(ctx, inode, Role::Regular);
     record.clusters += xattrs.blocks;
     record.charge(xattrs.values);
