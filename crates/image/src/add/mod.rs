@@ -1,13 +1,14 @@
 //! Adds sources to an existing volume, through its journal.
 
+mod adder;
 mod nodes;
-mod tree;
 
 use crate::build::identity_of;
 use crate::source::{LoadOptions, Origin, load};
 use crate::tree::{EntryId, Kind, NodeId, Tree};
 use crate::write::{Progress, directory_of};
 use crate::{BuildError, Note, Overrides, Ownership, Selection, Source, Timestamp, owner, quoted, settle};
+use adder::Adder;
 use extant_block::Device;
 use extant_cache::{CacheConfig, PageCache};
 use extant_format::UintExt;
@@ -16,7 +17,6 @@ use extant_rt::Rt;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
-use tree::Adder;
 
 /// Memory for file contents and metadata, in bytes.
 const CACHE_BYTES: u64 = 64 << 20;

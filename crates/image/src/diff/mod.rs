@@ -5,17 +5,17 @@
 //! directories and the identities of files with several names. Contents are streamed; holes common
 //! to both sides are skipped.
 
-mod contents;
-mod links;
+mod compare_contents;
+mod link_pairs;
 mod side;
 mod volume;
 
 pub use volume::{Fields, Value, VolumeDifference, compare_volumes};
 
-use crate::export::contents::Allowance;
+use crate::export::file_contents::Allowance;
 use extant_format::{DeviceNumber, FileKind, Inode, InodeFlags, Timestamp};
 use extant_fs::{Error, Volume};
-use links::Pairs;
+use link_pairs::Pairs;
 use side::{Attributes, Item, Walker, order};
 use std::cmp::Ordering;
 use std::io;
@@ -340,9 +340,9 @@ impl Comparison<'_> {
         }
         if left.kind != FileKind::Directory && (left.links > 1 || right.links > 1) {
             match self.pairs.meet(left.identity, right.identity, path) {
-                links::Met::Again => return Continue(()),
-                links::Met::First => {}
-                links::Met::Apart(a, b) => self.tell(path, Difference::Links(a, b))?,
+                link_pairs::Met::Again => return Continue(()),
+                link_pairs::Met::First => {}
+                link_pairs::Met::Apart(a, b) => self.tell(path, Difference::Links(a, b))?,
             }
         }
         self.attributes(path, left, right)?;
@@ -441,14 +441,14 @@ impl Comparison<'_> {
             self.tell(&a.path, Difference::Size(size_a, size_b))?;
         }
         let [allowance_a, allowance_b] = &mut self.allowances;
-        let left = contents::open(a, &self.a, allowance_a).await;
-        let right = contents::open(b, &self.b, allowance_b).await;
+        let left = compare_contents::open(a, &self.a, allowance_a).await;
+        let right = compare_contents::open(b, &self.b, allowance_b).await;
         let (Some(left), Some(right)) =
             (self.readable(Side::A, &a.path, left), self.readable(Side::B, &b.path, right))
         else {
             return Continue(());
         };
-        match contents::first_difference(&a.path, left, right, self.report).await {
+        match compare_contents::first_difference(&a.path, left, right, self.report).await {
             Ok(None) => Continue(()),
             Ok(Some(first)) => self.tell(&a.path, Difference::Contents { first }),
             Err((side, error)) => {

@@ -1,6 +1,6 @@
 //! One of the compared trees: how to walk it and read its files.
 
-use super::links::Identity;
+use super::link_pairs::Identity;
 use super::{TimeOf, Tree, Unreadable};
 use extant_format::{
     Corrupt, DeviceNumber, FileKind, Inode, InodeFlags, InodeNumber, Place, Timestamp, UintExt,

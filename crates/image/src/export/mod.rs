@@ -6,21 +6,21 @@
 //! reported to a [`Watch`] and left out. Unreadable parts of contents are reported and read as
 //! zeros.
 
-mod archive;
-pub(crate) mod contents;
-mod header;
+mod archive_file;
+mod directory;
+pub(crate) mod file_contents;
+mod hard_links;
 mod host;
-mod links;
 mod places;
 mod stream;
 mod tar;
-mod tree;
+mod tar_header;
 
-pub use archive::{Archive, Compression};
+pub use archive_file::{Archive, Compression};
+pub use directory::to_directory;
 pub(crate) use places::{Place as OutPlace, Places};
 pub use stream::to_writer;
 pub use tar::{to_tar, to_tar_of};
-pub use tree::to_directory;
 
 use extant_format::{Corrupt, Inode, Place};
 use extant_fs::Error;

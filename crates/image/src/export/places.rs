@@ -1,7 +1,7 @@
 //! Puts files one by one at paths of an archive or directory.
 
+use super::directory::Copy;
 use super::tar::Archive;
-use super::tree::Copy;
 use super::{ExportError, Exported, Watch};
 use extant_format::Inode;
 use extant_fs::Volume;

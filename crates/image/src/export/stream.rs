@@ -1,6 +1,6 @@
 //! Writes one file's contents to a stream, such as a pipe or a device.
 
-use super::contents::{self, Sink};
+use super::file_contents::{self, Sink};
 use super::{ExportError, Exported, Watch};
 use extant_format::{FileKind, Inode, UintExt};
 use extant_fs::{Error, Volume};
@@ -23,7 +23,7 @@ pub async fn to_writer(
     }
     let stream = volume.stream(top.clone()).await?;
     let mut filled = Filled { out, at: 0 };
-    let bytes = contents::send(stream, b"", &mut filled, watch).await?;
+    let bytes = file_contents::send(stream, b"", &mut filled, watch).await?;
     filled.zeros_to(top.size())?;
     out.flush()?;
     Ok(Exported { directories: 0, others: 1, bytes })

@@ -1,8 +1,8 @@
 //! Exports a volume to a tar archive.
 
-use super::contents::{self, Allowance, Sink};
-use super::header::{Contents, Entry, RECORD_BYTES, sparse_map};
-use super::links::Links;
+use super::file_contents::{self, Allowance, Sink};
+use super::hard_links::Links;
+use super::tar_header::{Contents, Entry, RECORD_BYTES, sparse_map};
 use super::{ExportError, Exported, Loss, Watch};
 use crate::Selection;
 use extant_cache::ByteRange;
@@ -195,7 +195,7 @@ impl<'a> Archive<'a> {
         stream: FileStream,
     ) -> Result<(), ExportError> {
         let size = inode.size();
-        let mut regions = contents::regions(&self.volume, inode).await;
+        let mut regions = file_contents::regions(&self.volume, inode).await;
         let mut data_bytes = regions.iter().map(|region| region.len()).sum();
         self.allowance.spend(inode, data_bytes)?;
         let map = sparse_map(&regions, size);
@@ -205,12 +205,12 @@ impl<'a> Archive<'a> {
             self.out.write_all(&map)?;
         } else {
             // Encoding these holes would not save anything, so write them out.
-            regions = contents::whole(size);
+            regions = file_contents::whole(size);
             data_bytes = size;
             self.put(path, EntryType::Regular, inode, b"", xattrs, Contents::Whole { bytes: size })?;
         }
         let mut laid = Laid { out: self.out, regions: &regions, at: 0, within: 0 };
-        self.done.bytes += contents::send(stream, path, &mut laid, self.watch).await?;
+        self.done.bytes += file_contents::send(stream, path, &mut laid, self.watch).await?;
         laid.zeroes_until(size)?;
         let padding = data_bytes.next_multiple_of(RECORD_BYTES.to_u64()) - data_bytes;
         Ok(self.out.write_all(&[0; RECORD_BYTES][..padding.to_usize()])?)

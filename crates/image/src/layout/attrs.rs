@@ -1,7 +1,7 @@
 //! Chooses where to store extended attributes: in the inode, in a shared block, or in inodes of
 //! their own.
 
-use super::inodes::Inodes;
+use super::inode_numbers::Inodes;
 use super::params::Params;
 use crate::tree::XattrSetId;
 use crate::{BuildError, quoted};

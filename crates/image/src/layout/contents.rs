@@ -1,9 +1,9 @@
 //! Measures the tree's contents: everything known before the volume has a size.
 
 use super::attrs::{AttrPlan, Value, plan_attrs};
+use super::block_map::{LogicalRun, indirect_blocks};
 use super::dirs::Shape;
-use super::inodes::Inodes;
-use super::map::{LogicalRun, indirect_blocks};
+use super::inode_numbers::Inodes;
 use super::params::Params;
 use crate::tree::{Kind, Node, NodeId, Payload, Tree};
 use crate::{BuildError, Note, quoted, settle};

@@ -1,6 +1,6 @@
 //! Directory blocks: one linear block, or a hash tree over full leaves.
 
-use super::inodes::{Inodes, LOST_AND_FOUND};
+use super::inode_numbers::{Inodes, LOST_AND_FOUND};
 use super::params::Params;
 use crate::BuildError;
 use crate::tree::{EntryId, Kind, NodeId};

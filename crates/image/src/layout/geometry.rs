@@ -1,7 +1,7 @@
 //! Placement of fixed metadata: superblocks, descriptors, bitmaps, inode tables.
 
+use super::free_runs::{Run, Short, Space};
 use super::params::Params;
-use super::space::{Run, Short, Space};
 use crate::BuildError;
 use extant_format::{
     BlockSize, Compat, Group, Incompat, RawSuperblock, STATE_VALID, SUPERBLOCK_MAGIC, Superblock, UintExt,

@@ -1,9 +1,9 @@
 //! The volume's own files: journal, orphan file, resize inode.
 
+use super::block_map::{FileMap, LogicalRun};
+use super::free_runs::{Short, Space};
 use super::geometry::Geometry;
-use super::map::{FileMap, LogicalRun};
 use super::params::Params;
-use super::space::{Short, Space};
 use extant_format::{Compat, FileBlock, VolumeBlock};
 
 /// The locations of these files.

@@ -1,11 +1,11 @@
 //! Location of every block on a volume of known size.
 
+use super::block_map::{FileMap, LogicalRun};
 use super::contents::Contents;
+use super::free_runs::{Run, Short};
 use super::geometry::{Geometry, Misfit};
-use super::map::{FileMap, LogicalRun};
 use super::own::Own;
 use super::params::Params;
-use super::space::{Run, Short};
 use crate::tree::Kind;
 use extant_format::{FileBlock, Group, InodeNumber, UintExt, VolumeBlock};
 

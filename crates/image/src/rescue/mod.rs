@@ -5,6 +5,7 @@
 //! reconstructed in memory. Then the volume is exported like any other, followed by the inodes
 //! without a name. What became of each path is reported.
 
+mod group_descriptors;
 mod map_file;
 mod nameless;
 mod open;
@@ -12,7 +13,6 @@ mod shape;
 mod slots;
 mod superblocks;
 mod sweep;
-mod tables;
 mod tally;
 
 pub use map_file::{MapError, holes_of, map_of};

@@ -1,6 +1,6 @@
 //! Opens a volume whose superblock and descriptors may be lost.
 
-use super::{RescueOptions, shape, superblocks, sweep::patched, tables};
+use super::{RescueOptions, group_descriptors, shape, superblocks, sweep::patched};
 use extant_block::Mended;
 use extant_format::{InodeNumber, Superblock};
 use extant_fs::{Damage, Error, OpenOptions, Volume};
@@ -82,7 +82,7 @@ fn is_certain(sb: &Superblock) -> bool {
 async fn try_at(device: &Mended, options: &RescueOptions, offset: Option<u64>) -> Result<Opened, Error> {
     let (volume, note) = plainly(device, options, offset).await?;
     let mut opened = Opened { volume, notes: note.into_iter().collect(), has_root: false };
-    if let Some((mended, rebuilt)) = tables::rebuilt(&opened.volume, device).await {
+    if let Some((mended, rebuilt)) = group_descriptors::rebuilt(&opened.volume, device).await {
         opened.volume = plainly(&mended, options, offset).await?.0;
         opened.notes.push(format!(
             "the descriptors of {} groups are lost in all copies; {} inode tables are where mke2fs puts them, {} were \

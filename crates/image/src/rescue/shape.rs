@@ -5,9 +5,9 @@
 //! `flex_bg` the tables of the first flex group are adjacent, so that any assumed number of inodes
 //! per group leads to the same inodes.
 
+use super::group_descriptors;
 use super::slots::{Slot, directory, first_block, judge, looks_used, slots};
 use super::sweep::{patched, read_at, sweep};
-use super::tables;
 use extant_block::{Device, Mended};
 use extant_format::{
     BlockSize, ChecksumSeed, Compat, Group, Incompat, Inode, InodeNumber, RawSuperblock, RoCompat,
@@ -72,7 +72,7 @@ pub(super) async fn derived(device: &Mended) -> Option<(Mended, String)> {
         let start = sb.group_first_block(group);
         let bitmap = start.0.max(sb.descriptor_block(0).0 + 1);
         let table = table.min(sb.blocks_count() - table_blocks);
-        let descriptor = tables::descriptor([bitmap, bitmap, table].map(VolumeBlock));
+        let descriptor = group_descriptors::descriptor([bitmap, bitmap, table].map(VolumeBlock));
         let at = group.0.to_usize() * sb.descriptor_size();
         descriptor.write_to(&mut descriptors[at..at + sb.descriptor_size()], &sb, group);
     }

@@ -5,22 +5,22 @@
 //! stored in as few runs as possible, inode tables have as many inodes as are in use and a few
 //! more, and the journal gets the usual size for such a small volume.
 
-mod emit;
-mod plan;
+mod arrangement;
 mod records;
 mod refuse;
 mod renumber;
+mod smaller_volume;
 mod sound;
 mod survey;
 
 use crate::write::{Claimed, Output, Progress, pump};
 use crate::{BuildError, Target, quoted, quoted_path};
-use emit::Shrunk;
+use arrangement::Arrangement;
 use extant_block::Claim;
 use extant_format::{InodeNumber, UintExt};
 use extant_fs::{Error, Volume};
 use extant_rt::Rt;
-use plan::Arrangement;
+use smaller_volume::Shrunk;
 use std::collections::BTreeSet;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;

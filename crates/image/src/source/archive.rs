@@ -1,6 +1,6 @@
 //! Archive sources: a plain tar, a layer of an image, or a whole image packed as a tar.
 
-use super::lay::lay;
+use super::merge_trees::lay;
 use super::tar::{self, Input};
 use super::{LoadOptions, Stores, decode, images};
 use crate::tree::Tree;

@@ -1,11 +1,11 @@
 //! File names of layers in image archives.
 
-use super::place;
+use super::tree_paths;
 
 /// Whether an archive's entry may be a layer. Such an archive's size says little about the size of
 /// the image, because layers are compressed and hide parts of each other.
 pub(super) fn may_be_layer(path: &[u8]) -> bool {
-    match place::parts(path)[..] {
+    match tree_paths::parts(path)[..] {
         [b"blobs", _, _] | [_, b"layer.tar"] => true,
         [name] => std::str::from_utf8(name).is_ok_and(is_layer_name),
         _ => false,

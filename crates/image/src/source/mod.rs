@@ -1,25 +1,26 @@
 //! Fills a [`Tree`] from directories, archives and container images.
 
 mod acl_text;
+mod apply_whiteouts;
 mod archive;
 mod decode;
 mod images;
-mod lay;
 mod layer_name;
 mod lost;
-mod marks;
+mod merge_trees;
 mod mtree;
 mod named_acls;
 mod override_stat;
 mod owners;
 mod pax;
-mod place;
 mod reader;
 mod sparse;
 mod store;
 mod strip;
 mod tar;
+mod tree_paths;
 mod walk;
+mod whiteout_marks;
 
 pub(crate) use lost::Lost;
 pub(crate) use reader::{Origin, Reader};
@@ -71,9 +72,9 @@ pub(crate) fn load(
                 let root = stores.add_root(&path)?;
                 if options.layers {
                     let (mut layer, _) = walk::walk(Tree::new(), &stores, root, options, rt)?;
-                    marks::take_marks(&mut layer, &quoted_path(&path))?;
+                    whiteout_marks::take_marks(&mut layer, &quoted_path(&path))?;
                     layer.mark_layered();
-                    lay::lay(&mut tree, layer, &quoted_path(&path), notes)?;
+                    merge_trees::lay(&mut tree, layer, &quoted_path(&path), notes)?;
                 } else if tree.is_blank() {
                     let whiteouts;
                     (tree, whiteouts) = walk::walk(tree, &stores, root, options, rt)?;
@@ -81,7 +82,7 @@ pub(crate) fn load(
                 } else {
                     let (upper, whiteouts) = walk::walk(Tree::new(), &stores, root, options, rt)?;
                     notes.extend(whiteouts);
-                    lay::lay(&mut tree, upper, &quoted_path(&path), notes)?;
+                    merge_trees::lay(&mut tree, upper, &quoted_path(&path), notes)?;
                 }
             }
             Resolved::Stdin => archive::load_stdin(&mut tree, &mut stores, options, notes)?,

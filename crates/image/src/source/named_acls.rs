@@ -6,7 +6,7 @@
 
 use super::acl_text::{NameOf, acl_from_text};
 use super::owners::Owners;
-use super::{Origin, Reader, Stores, place};
+use super::{Origin, Reader, Stores, tree_paths};
 use crate::tree::{Kind, NodeId, Tree, Xattr, XattrSetId};
 use crate::{BuildError, Note, quoted};
 use extant_format::UintExt;
@@ -129,7 +129,7 @@ impl<'a> Known<'a> {
 
 /// The contents of a regular file in the tree's `/etc`; empty if there is none.
 pub(super) fn file_in_etc(tree: &Tree, stores: &Stores, name: &[u8]) -> Result<Vec<u8>, BuildError> {
-    let Some(etc) = place::directory(tree, b"etc")? else { return Ok(Vec::new()) };
+    let Some(etc) = tree_paths::directory(tree, b"etc")? else { return Ok(Vec::new()) };
     let Some(entry) = tree.lookup(etc, name) else { return Ok(Vec::new()) };
     let node = tree.node(tree.entry_node(entry));
     if node.kind != Kind::File {

@@ -1,6 +1,6 @@
 //! Reads a host directory into the tree.
 
-use super::{FileIdentity, LoadOptions, Stores, marks};
+use super::{FileIdentity, LoadOptions, Stores, whiteout_marks};
 use crate::tree::{DataRange, Kind, Meta, NodeId, Payload, Tree, Xattr, XattrSetId, is_storable};
 use crate::{BuildError, Note, Selection, quoted, quoted_path, workers};
 use extant_format::Timestamp;
@@ -126,7 +126,7 @@ impl Item {
     /// Whether this is a whiteout, in an unpacked layer or in overlayfs form.
     fn is_whiteout(&self) -> bool {
         let is_device = FileType::from_raw_mode(self.stat.stx_mode.into()) == FileType::CharacterDevice;
-        marks::is_mark(self.name.to_bytes())
+        whiteout_marks::is_mark(self.name.to_bytes())
             || (is_device && (self.stat.stx_rdev_major, self.stat.stx_rdev_minor) == (0, 0))
     }
 }
@@ -199,7 +199,7 @@ impl Walk {
             // Excluded names are not read, because what lies below them may be large or unreadable.
             // Marks of layers are read, whatever their names, because they remove names of lower
             // layers.
-            if !self.selection.exclude.is_empty() && !marks::is_mark(name.to_bytes()) {
+            if !self.selection.exclude.is_empty() && !whiteout_marks::is_mark(name.to_bytes()) {
                 let path = [&job.path[..], b"/", name.to_bytes()].concat();
                 if self.selection.leaves_out(&path[1..]) {
                     continue;

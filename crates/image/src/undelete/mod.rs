@@ -6,22 +6,22 @@
 //! contents, except for blocks that are in use now, or were used by a file that was deleted later.
 //! On ext2, maps are also left in the inode table.
 
-mod inodes;
-mod map;
+mod deleted_inodes;
+mod deleted_maps;
 mod names;
-mod space;
+mod unused_blocks;
 
 use crate::export::{ExportError, OutPlace, Places};
 use crate::rescue::{Destination, RescueOptions, Summary, Tally, Witness, open_damaged, patched};
+use deleted_inodes::Deleted;
+use deleted_maps::Maps;
 use extant_block::{Device, Mended, Spans};
 use extant_format::{FileKind, InodeNumber, VolumeBlock};
 use extant_fs::{Damage, Error, OpenOptions, Volume};
-use inodes::Deleted;
-use map::Maps;
 use names::{Name, Names};
-use space::Space;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
+use unused_blocks::Space;
 
 /// The reason reported for missing contents.
 const USED_AGAIN: &str = "other files have used its blocks since";
@@ -49,7 +49,7 @@ pub async fn undelete(
         }
     };
     let space = Space::of(&volume).await;
-    let deleted = inodes::deleted(&volume, &history).await;
+    let deleted = deleted_inodes::deleted(&volume, &history).await;
     let names = Names::find(&volume, &history, &deleted, &space).await;
     let plans = plans(&space, &Maps::new(&volume, &space, &history), deleted, names).await;
 

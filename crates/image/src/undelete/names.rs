@@ -1,8 +1,8 @@
 //! Names of deleted inodes, from older versions of directory blocks, and from the free space behind
 //! present entries.
 
-use super::inodes::{Deleted, bytes_of};
-use super::space::Space;
+use super::deleted_inodes::{Deleted, bytes_of};
+use super::unused_blocks::Space;
 use extant_format::{
     DIRENT_HEADER_BYTES, DirEntries, FileBlock, FileKind, Incompat, InodeNumber, Superblock, UintExt,
     VolumeBlock, dirent_bytes, is_dx_block,

@@ -2,11 +2,11 @@
 
 mod emit;
 mod heads;
-mod inodes;
+mod in_place;
+mod inode_records;
 mod new_file;
 mod occupied;
 mod output;
-mod place;
 mod pump;
 mod tables;
 mod target;

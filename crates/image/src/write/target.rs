@@ -1,7 +1,7 @@
 //! Where a volume is written: a new file, or a device in place.
 
+use super::in_place::ClaimedPlace;
 use super::output::{Output, Replaced};
-use super::place::ClaimedPlace;
 use super::pump::{Pieces, Progress, pump};
 use crate::{BuildError, Target, VolumeOptions};
 use extant_rt::Rt;

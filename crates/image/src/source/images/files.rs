@@ -1,6 +1,6 @@
 //! Files of an image, opened by names that may come from the image itself.
 
-use super::super::{Stores, place};
+use super::super::{Stores, tree_paths};
 use crate::tree::{Kind, NodeId, Payload, Tree};
 use crate::{BuildError, quoted_path};
 use extant_format::UintExt;
@@ -46,7 +46,7 @@ impl Files<'_> {
     pub(super) fn has(&self, path: &str) -> bool {
         match self {
             Self::Directory(dir) => rustix::fs::statat(dir, path, AtFlags::SYMLINK_NOFOLLOW).is_ok(),
-            Self::Archive(tree) => place::find(tree, path.as_bytes()).is_ok_and(|found| found.is_some()),
+            Self::Archive(tree) => tree_paths::find(tree, path.as_bytes()).is_ok_and(|found| found.is_some()),
         }
     }
 
@@ -119,7 +119,7 @@ fn open_without_links(dir: BorrowedFd<'_>, path: &str, flags: OFlags) -> io::Res
 }
 
 fn archived(tree: &Tree, path: &str, stores: &Stores) -> Result<Blob, String> {
-    let found = place::find_followed(tree, path.as_bytes()).map_err(|e| e.to_string())?;
+    let found = tree_paths::find_followed(tree, path.as_bytes()).map_err(|e| e.to_string())?;
     let id = found.ok_or_else(|| format!("it has no {path}"))?;
     let node = tree.node(id);
     match node.payload {

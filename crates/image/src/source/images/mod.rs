@@ -9,7 +9,7 @@ mod files;
 mod oci;
 
 use super::decode::{self, Compression};
-use super::lay::lay;
+use super::merge_trees::lay;
 use super::tar::{self, Input};
 use super::{LoadOptions, Stores};
 use crate::tree::Tree;

@@ -8,7 +8,7 @@ mod parse;
 use super::acl_text::NameOf;
 use super::named_acls::file_in_etc;
 use super::owners::Owners;
-use super::{Stores, place};
+use super::{Stores, tree_paths};
 use crate::tree::{Kind, Meta, NodeId, Payload, Tree, XattrSetId};
 use crate::{BuildError, Note, quoted_path};
 use extant_format::{Timestamp, UintExt};
@@ -103,7 +103,7 @@ impl Manifest {
     fn apply(&mut self, tree: &mut Tree, stores: &mut Stores, entry: &Entry) -> Result<(), Problem> {
         let keys = &entry.keys;
         let shown = || format!("/{}", quote(&entry.path));
-        let there = place::find(tree, &entry.path)?;
+        let there = tree_paths::find(tree, &entry.path)?;
         if keys.nochange {
             return match there {
                 Some(_) => Ok(()),
@@ -136,15 +136,16 @@ impl Manifest {
             tree.node_mut(node).implied = was_implied;
             return Ok(());
         }
-        let (above, name) = place::split(&entry.path).ok_or_else(|| "the root is a directory".to_string())?;
+        let (above, name) =
+            tree_paths::split(&entry.path).ok_or_else(|| "the root is a directory".to_string())?;
         if kind == Kind::Directory {
-            let dir = place::directory_or_make(tree, &above)?;
+            let dir = tree_paths::directory_or_make(tree, &above)?;
             tree.put_directory(dir, &name, meta)?;
             return Ok(());
         }
         // Find errors before anything is replaced.
         let Some(made) = self.made(stores, kind, entry)? else { return Ok(()) };
-        let dir = place::directory_or_make(tree, &above)?;
+        let dir = tree_paths::directory_or_make(tree, &above)?;
         match made {
             Made::Link => {
                 tree.put_symlink(dir, &name, meta, keys.link.as_deref().unwrap_or_default())?;

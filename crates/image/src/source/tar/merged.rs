@@ -4,7 +4,7 @@
 //! directory then belong to the link's target.
 
 use crate::BuildError;
-use crate::source::place::{self, too_many_links};
+use crate::source::tree_paths::{self, too_many_links};
 use crate::tree::{Kind, NodeId, Payload, Tree};
 use extant_format::UintExt;
 use extant_fs::SYMLINKS_MAX;
@@ -37,7 +37,7 @@ impl Aliases {
             let path = upper.path(dir);
             let is_link = |node| below.node(node).kind == Kind::Symlink;
             // Links in a cycle matter only if something leads through them.
-            if place::find(below, &path).is_ok_and(|found| found.is_some_and(is_link))
+            if tree_paths::find(below, &path).is_ok_and(|found| found.is_some_and(is_link))
                 && let Ok(Some(way)) = (Merged { upper, below, aliases: self }).go(&path)
             {
                 self.0.entry(way.names).or_default().push(dir);
@@ -47,7 +47,7 @@ impl Aliases {
 
     /// Resolves the path of a hard link. Symbolic links are followed, except in the last component.
     pub(super) fn find(&self, upper: &Tree, below: &Tree, path: &[u8]) -> Result<Option<Found>, BuildError> {
-        let Some((parent, name)) = place::split(path) else { return Ok(None) };
+        let Some((parent, name)) = tree_paths::split(path) else { return Ok(None) };
         let merged = Merged { upper, below, aliases: self };
         Ok(merged.go(&parent)?.and_then(|way| merged.look(way.here(), &name)))
     }

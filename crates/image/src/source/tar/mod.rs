@@ -11,10 +11,10 @@ mod merged;
 pub(crate) use input::Input;
 
 use super::acl_text::NameOf;
-use super::marks::{self, Mark};
 use super::pax::Pax;
 use super::sparse::{SparseMap, TextMap};
-use super::{Stores, place};
+use super::whiteout_marks::{self, Mark};
+use super::{Stores, tree_paths};
 use crate::tree::{DataRange, Kind, Meta, Node, NodeId, Payload, Tree, XattrSetId};
 use crate::{BuildError, quoted};
 use extant_format::{Timestamp, UintExt};
@@ -40,9 +40,9 @@ pub(crate) fn read(
     read_entries(tree, below, stores, input, &mut private)?;
     if below.is_some() {
         tree.mark_layered();
-        marks::remove_private(tree, private)?;
-        if marks::has_overlay_marks(tree) {
-            marks::take_marks(tree, &input.name)?;
+        whiteout_marks::remove_private(tree, private)?;
+        if whiteout_marks::has_overlay_marks(tree) {
+            whiteout_marks::take_marks(tree, &input.name)?;
         }
     }
     Ok(())
@@ -99,7 +99,7 @@ fn read_entries(
         link.truncate(link.iter().position(|b| *b == 0).unwrap_or(link.len()));
         let entry = Entry { header, pax, path, link };
         if below.is_some() {
-            match marks::mark_of(&entry.path) {
+            match whiteout_marks::mark_of(&entry.path) {
                 None => {}
                 Some(Mark::Hides(hidden)) => {
                     tree.add_hidden(hidden);
@@ -160,7 +160,7 @@ impl Entry<'_> {
         let (user, group) = self.header.owner_names();
         stores.owners.note(NameOf::User, self.pax.user_name.as_deref().unwrap_or(user), meta.uid);
         stores.owners.note(NameOf::Group, self.pax.group_name.as_deref().unwrap_or(group), meta.gid);
-        let Some((parent, name)) = place::split(&self.path) else {
+        let Some((parent, name)) = tree_paths::split(&self.path) else {
             if flag == b'5' {
                 tree.set_meta(NodeId::ROOT, meta);
                 return Ok(());
@@ -168,11 +168,11 @@ impl Entry<'_> {
             return Err(input.bad("an entry other than a directory has no name"));
         };
         let before = tree.node_slots();
-        let dir = place::directory_or_make(tree, &parent)?;
+        let dir = tree_paths::directory_or_make(tree, &parent)?;
         if let Some(below) = below {
             aliases.add(tree, below, before);
         }
-        if below.is_none() && marks::is_mark(&name) {
+        if below.is_none() && whiteout_marks::is_mark(&name) {
             input.count_whiteout();
         }
         if !matches!(flag, b'5' | b'D') {
@@ -184,7 +184,8 @@ impl Entry<'_> {
             b'3' | b'4' => {
                 let kind = if flag == b'3' { Kind::CharDevice } else { Kind::BlockDevice };
                 let payload = self.device(input)?;
-                if below.is_none() && kind == Kind::CharDevice && marks::is_whiteout_device(payload) {
+                if below.is_none() && kind == Kind::CharDevice && whiteout_marks::is_whiteout_device(payload)
+                {
                     input.count_whiteout();
                 }
                 tree.put(dir, &name, kind, meta, payload, 0, None).map(drop)
@@ -250,7 +251,7 @@ impl Entry<'_> {
     ) -> Result<(), BuildError> {
         let what = quoted(&self.link);
         let bad_kind = || input.bad(format!("hard link to the directory {what}"));
-        let found = match (place::find(tree, &self.link)?, below) {
+        let found = match (tree_paths::find(tree, &self.link)?, below) {
             (Some(target), _) => Some(Found::Upper(target)),
             (None, Some(below)) => aliases.find(tree, below, &self.link)?,
             (None, None) => None,
@@ -266,7 +267,9 @@ impl Entry<'_> {
         let target = match (found, below) {
             (Some(Found::Below(target)), Some(below)) => Some((target, below.node(target))),
             // The layer may have replaced a directory on the path.
-            (_, Some(below)) => place::find(below, &self.link)?.map(|target| (target, below.node(target))),
+            (_, Some(below)) => {
+                tree_paths::find(below, &self.link)?.map(|target| (target, below.node(target)))
+            }
             (_, None) => None,
         };
         let (target, node) =

@@ -1,8 +1,8 @@
 //! Exports a volume to a host directory.
 
-use super::contents::{self, Allowance, Sink};
+use super::file_contents::{self, Allowance, Sink};
+use super::hard_links::Links;
 use super::host::{HostDir, SafeName, Target};
-use super::links::Links;
 use super::{ExportError, Exported, Loss, Watch};
 use extant_format::{FileKind, Inode};
 use extant_fs::{Error, FileStream, Volume, WalkOptions};
@@ -239,7 +239,7 @@ impl<'a> Copy<'a> {
                 return Ok(false);
             }
         };
-        let regions = contents::regions(&self.volume, inode).await;
+        let regions = file_contents::regions(&self.volume, inode).await;
         self.allowance.spend(inode, regions.iter().map(|region| region.len()).sum())?;
         let level = self.stack.pop().expect("the destination stays open");
         let file = level.dir.create_file(name);
@@ -260,7 +260,7 @@ impl<'a> Copy<'a> {
     }
 
     async fn fill(&mut self, file: &File, path: &[u8], inode: &Inode, stream: FileStream) -> io::Result<()> {
-        let sent = contents::send(stream, path, &mut Placed(file), self.watch).await?;
+        let sent = file_contents::send(stream, path, &mut Placed(file), self.watch).await?;
         self.done.bytes += sent;
         // The file may end with a hole.
         if sent != inode.size() {

@@ -2,7 +2,7 @@
 
 use super::side::{Item, Node};
 use super::{Report, Side, Tree, Unreadable};
-use crate::export::contents::{Allowance, LostParts, regions};
+use crate::export::file_contents::{Allowance, LostParts, regions};
 use extant_format::UintExt;
 use extant_fs::{BlockRef, Chunk, FileStream};
 use rustix::fs::{Mode, OFlags, SeekFrom};

@@ -1,7 +1,7 @@
 //! Generates the bytes of the smaller volume.
 
 use super::ShrinkReport;
-use super::plan::{Arrangement, NewNumbers};
+use super::arrangement::{Arrangement, NewNumbers};
 use super::renumber::{self, Seeds};
 use super::survey::{Found, Role, Survey, read_blocks};
 use crate::BuildError;

@@ -1,7 +1,7 @@
 //! Block maps of files: extent trees of any depth, and the indirect blocks of ext2 and ext3.
 
+use super::free_runs::{Run, Short, Space};
 use super::params::Params;
-use super::space::{Run, Short, Space};
 use extant_format::{
     BlockSize, ChecksumSeed, DIRECT_POINTERS, EXTENT_MAX_BLOCKS, Extent, ExtentIndex, ExtentNode, FileBlock,
     UNWRITTEN_MAX_BLOCKS, UintExt, VolumeBlock, pointers_per_block, write_extent_checksum,

@@ -1,13 +1,13 @@
 //! Merges one tree over another: first removes what the upper one hides, then its nodes replace or
 //! join those below.
 
+use super::apply_whiteouts;
 use super::lost::Lost;
-use super::place;
-use crate::tree::{Hidden, Kind, Meta, Node, NodeId, Payload, Step, Tree};
+use super::tree_paths;
+use crate::tree::{Kind, Meta, Node, NodeId, Payload, Tree};
 use crate::{BuildError, Note};
 use extant_format::UintExt;
-use extant_fs::SYMLINKS_MAX;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Merges the tree of one source over that of the earlier sources. `source` names it in notes.
 pub(super) fn lay(
@@ -28,7 +28,7 @@ pub(super) fn lay(
     // An archive's entries may be in any order. Hide a directory before anything inside it.
     hidden.sort_by(|a, b| (a.dir.len(), a).cmp(&(b.dir.len(), b)));
     for hidden in hidden {
-        hide(tree, &upper, hidden);
+        apply_whiteouts::hide(tree, &upper, hidden);
     }
     if upper.is_layered() {
         tree.mark_layered();
@@ -46,63 +46,8 @@ pub(super) fn lay(
     Ok(())
 }
 
-/// Removes what `upper` hides from `tree`, and records it for trees that lie below `tree`.
-fn hide(tree: &mut Tree, upper: &Tree, hidden: Hidden) {
-    let mut todo: VecDeque<Vec<u8>> = hidden.dir.into_iter().map(|step| step.name).collect();
-    let mut dir: Vec<Step> = Vec::new();
-    // The directories that the path has reached in the upper and in the lower tree, and all
-    // directories above.
-    let mut here = (Some(NodeId::ROOT), Some(NodeId::ROOT));
-    let mut above = Vec::new();
-    let mut links = 0;
-    while let Some(name) = todo.pop_front() {
-        match &name[..] {
-            b"" | b"." => continue,
-            b".." => {
-                here = above.pop().unwrap_or(here);
-                dir.pop();
-                continue;
-            }
-            _ => {}
-        }
-        let find = |tree: &Tree, dir: Option<NodeId>| Some(tree.entry_node(tree.lookup(dir?, &name)?));
-        let (over, under) = (find(upper, here.0), find(tree, here.1));
-        // If this is not a directory in the upper tree, it replaces all of the lower one anyway.
-        if over.is_some_and(|node| upper.node(node).kind != Kind::Directory) {
-            return;
-        }
-        let mut listed = over.is_some_and(|node| !upper.node(node).implied);
-        match under.map(|node| (node, tree.node(node))) {
-            None => {}
-            Some((_, node)) if node.kind == Kind::Directory => listed |= !node.implied,
-            Some((node, below)) if below.kind == Kind::Symlink && !listed && links < SYMLINKS_MAX => {
-                links += 1;
-                let target = tree.symlink_target(node);
-                if target.first() == Some(&b'/') {
-                    here = (Some(NodeId::ROOT), Some(NodeId::ROOT));
-                    above.clear();
-                    dir.clear();
-                }
-                for part in target.split(|b| *b == b'/').rev() {
-                    todo.push_front(part.to_vec());
-                }
-                continue;
-            }
-            Some(_) => return,
-        }
-        above.push(std::mem::replace(&mut here, (over, under)));
-        dir.push(Step { name, listed });
-    }
-    match (&hidden.name, here.1) {
-        (Some(name), Some(under)) => drop(tree.remove(under, name)),
-        (None, Some(under)) => tree.clear(under),
-        (_, None) => {}
-    }
-    tree.add_hidden(Hidden { dir, name: hidden.name });
-}
-
-/// Returns the entries of `upper` that are replaced by other entries of `upper`: through a symbolic
-/// link below, two paths may be the same.
+/// Returns entries of `upper` that others of its entries replace: through a symbolic link below,
+/// two paths may be the same.
 fn graft(tree: &mut Tree, upper: &Tree) -> Result<Lost, BuildError> {
     // Nodes from here on come from `upper`.
     let first_own = NodeId(tree.node_slots().fit_u32());
@@ -133,7 +78,7 @@ fn graft(tree: &mut Tree, upper: &Tree) -> Result<Lost, BuildError> {
             if let Some((from, dir, name)) = behind.pop() {
                 let path = [&tree.path(dir)[..], b"/", &name].concat();
                 // A link in a cycle leads nowhere.
-                let target = place::find_followed(tree, &path).ok().flatten();
+                let target = tree_paths::find_followed(tree, &path).ok().flatten();
                 let target = target.filter(|&target| tree.node(target).kind == Kind::Directory);
                 let node = upper.node(from);
                 let to = match target {
@@ -151,7 +96,7 @@ fn graft(tree: &mut Tree, upper: &Tree) -> Result<Lost, BuildError> {
             let Some((from, path)) = late.pop() else { return Ok(lost) };
             // Do not remove a file that the layer lists in favour of a directory that it does not
             // list.
-            match place::directory_or_make_unless(tree, &path, |node| node >= first_own)? {
+            match tree_paths::directory_or_make_unless(tree, &path, |node| node >= first_own)? {
                 Some(to) => pending.push((from, to, false)),
                 None => lost.count_below(upper, from, NodeId::ROOT),
             }

@@ -1,7 +1,7 @@
 //! Maps of deleted files, whose nodes may be only in the log.
 
-use super::inodes::bytes_of;
-use super::space::Space;
+use super::deleted_inodes::bytes_of;
+use super::unused_blocks::Space;
 use extant_format::{
     DIRECT_POINTERS, ExtentContext, ExtentNode, Inode, InodeFlags, Place, UintExt, VolumeBlock,
     parse_indirect, verify_extent_checksum,

@@ -5,7 +5,7 @@
 //! further files of its own under `.wh..wh.`. In directories of overlayfs (Linux,
 //! Documentation/filesystems/overlayfs.rst) they are devices 0:0 and attributes.
 
-use super::place;
+use super::tree_paths;
 use crate::BuildError;
 use crate::tree::{Hidden, Kind, NodeId, Payload, Step, Tree, Xattr};
 use extant_format::UintExt;
@@ -31,7 +31,7 @@ pub(super) fn is_mark(name: &[u8]) -> bool {
 }
 
 pub(super) fn mark_of(path: &[u8]) -> Option<Mark> {
-    let parts = place::parts(path);
+    let parts = tree_paths::parts(path);
     let (name, dir) = parts.split_last()?;
     let private = |parts: &[&[u8]]| Some(Mark::Private(parts.join(&b'/')));
     if let Some(at) = dir.iter().position(|part| is_mark(part)) {
@@ -52,8 +52,8 @@ pub(super) fn remove_private(
     paths: impl IntoIterator<Item = Vec<u8>>,
 ) -> Result<(), BuildError> {
     for path in paths {
-        if let Some((parent, name)) = place::split(&path)
-            && let Some(dir) = place::directory(tree, &parent)?
+        if let Some((parent, name)) = tree_paths::split(&path)
+            && let Some(dir) = tree_paths::directory(tree, &parent)?
         {
             tree.remove(dir, &name);
         }
