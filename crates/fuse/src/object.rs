@@ -1,14 +1,12 @@
 //! Inodes that the kernel knows.
 
 use crate::errno::{Errno, Failure, Result};
+use crate::settings::VALID_SECONDS;
 use crate::shown_owners::ShownOwners;
 use crate::wire::{Attr, AttrOut, EntryOut, Statx, StatxTime};
 use extant_format::{DeviceNumber, FileKind, Inode, InodeFlags, InodeNumber, Timestamp};
 use extant_fs::{Attributes, Error, Node, Volume};
 use std::sync::Arc;
-
-/// How long the kernel may cache names and attributes, in seconds. Only the server changes them.
-pub(crate) const VALID_SECONDS: u64 = 86_400;
 
 /// The protocol's number for the root directory.
 pub(crate) const ROOT: u64 = 1;

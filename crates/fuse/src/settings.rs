@@ -6,6 +6,9 @@ use crate::owners::Owners;
 use crate::request_trace::RequestTrace;
 use std::sync::Arc;
 
+/// For how long the kernel may keep names and attributes, in seconds. Nobody else changes them.
+pub(crate) const VALID_SECONDS: u64 = 86_400;
+
 /// How a server serves.
 #[derive(Clone, Debug, Default)]
 pub struct Settings {

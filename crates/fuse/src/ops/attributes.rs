@@ -2,8 +2,9 @@
 
 use crate::errno::Result;
 use crate::handles::{Handle, Writes};
-use crate::object::{Object, VALID_SECONDS};
+use crate::object::Object;
 use crate::served::Served;
+use crate::settings::VALID_SECONDS;
 use crate::wire::{Reply, SetattrIn, StatfsOut, StatxOut, fattr};
 use extant_format::{NAME_MAX, Timestamp};
 use extant_fs::{Caller, FileOptions, Node, SetAttributes, SetTime};
