@@ -117,7 +117,7 @@
 pub mod asynch;
 mod copy;
 #[cfg(feature = "build")]
-mod create;
+mod create_volume;
 mod dir;
 mod file;
 mod inode;

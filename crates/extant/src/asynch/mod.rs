@@ -29,18 +29,18 @@
 //! # }
 //! ```
 
-mod dir;
-mod file;
-mod inode;
+mod async_dir;
+mod async_file;
+mod async_inode;
+mod async_volume;
+mod async_walk;
 mod path;
 mod visited;
-mod volume;
-mod walk;
 
 pub use crate::metadata::DirEntry;
-pub use dir::Dir;
-pub use file::File;
-pub use inode::Inode;
+pub use async_dir::Dir;
+pub use async_file::File;
+pub use async_inode::Inode;
+pub use async_volume::Volume;
+pub use async_walk::Walk;
 pub(crate) use visited::Visited;
-pub use volume::Volume;
-pub use walk::Walk;
