@@ -4,14 +4,14 @@
 //! accepted and listed in the report ([`WITHOUT_EFFECT`]). Any other key is refused with its name
 //! and place, because silently ignoring a key would turn a job into a different experiment.
 
-mod known;
 mod options;
 mod parse;
 mod units;
+mod without_effect;
 
-pub use known::WITHOUT_EFFECT;
 pub use options::{Advice, Durability, Engine, Job, KEYS, Pattern, Size, SyncCall};
 pub use parse::{CommandLine, OutputFormat, command_line, job_file};
+pub use without_effect::WITHOUT_EFFECT;
 
 /// Returns the jobs with other values for some options.
 ///

@@ -1,7 +1,7 @@
 //! The options of a job.
 
-use super::known::has_no_effect;
 use super::units::{bytes, count, flag, time};
+use super::without_effect::has_no_effect;
 use extant_rt::Nanos;
 
 /// Direction and order of a job's I/O (`rw`).

@@ -1,7 +1,7 @@
 //! Parses job files and command lines.
 
-use super::known::takes_a_word;
 use super::options::Refused;
+use super::without_effect::takes_a_word;
 use super::{Job, JobError, KEYS};
 use std::path::{Path, PathBuf};
 
