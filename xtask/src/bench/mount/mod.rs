@@ -25,7 +25,7 @@
 
 mod data;
 mod large;
-mod names;
+mod many_files;
 mod null;
 mod postgres;
 mod side;
@@ -106,7 +106,7 @@ const HALT_POLL: &str = "/sys/module/haltpoll/parameters/guest_halt_poll_ns";
 const OWN_MOUNTS: &str = "EXTANT_BENCH_OWN_MOUNTS";
 
 const PARTS: [&Part; 6] =
-    [&names::OWNER, &names::OTHER, &tree::PART, &data::PART, &data::SYNCS, &postgres::PART];
+    [&many_files::OWNER, &many_files::OTHER, &tree::PART, &data::PART, &data::SYNCS, &postgres::PART];
 
 fn usage() -> String {
     let names: Vec<_> = PARTS.iter().map(|part| part.name).collect();
