@@ -3,6 +3,7 @@
 mod arrows;
 mod casts;
 mod circles;
+mod file_names;
 mod gate;
 mod licences;
 mod modules;
