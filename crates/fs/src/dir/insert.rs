@@ -11,8 +11,8 @@ use extant_format::{
     DxEntry, DxRootInfo, FileBlock, FileKind, HashVersion, InodeNumber, dirent_bytes, init_dx_root,
 };
 
-/// Adds a name where [`look`](super::edit::look) found a place for it. Returns whether the directory
-/// became a tree; its inode then needs `EXT4_INDEX_FL`.
+/// Adds a name where [`look`](super::edit::look) found a place for it. Returns whether the
+/// directory became a tree; its inode then needs `EXT4_INDEX_FL`.
 ///
 /// The blocks counted by [`Gap::new_blocks`] must be available. If the directory turns out to be
 /// malformed only now, the error is returned before anything has changed.
