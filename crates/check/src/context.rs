@@ -6,7 +6,7 @@ use crate::limits::Limits;
 use crate::source::Source;
 use crate::state::{Claims, Inodes};
 use extant_format::{
-    ChecksumSeed, DIRECT_POINTERS, Incompat, Inode, InodeNumber, Superblock, UintExt, VolumeBlock,
+    ChecksumSeed, Compat, DIRECT_POINTERS, Incompat, Inode, InodeNumber, Superblock, UintExt, VolumeBlock,
     XattrBlock, XattrValue, Xattrs, inode_offset, pointers_per_block,
 };
 use std::collections::BTreeSet;
@@ -36,6 +36,11 @@ impl Context {
     /// Whether attributes may have values in other inodes.
     pub(crate) fn has_values(&self) -> bool {
         self.sb.incompat().contains(Incompat::EA_INODE)
+    }
+
+    /// Whether attributes may be in blocks of their own.
+    pub(crate) fn has_xattr_blocks(&self) -> bool {
+        self.sb.compat().contains(Compat::EXT_ATTR)
     }
 
     /// Whether an inode is the volume's own and has no name. On ext3 the journal may have one, if

@@ -53,10 +53,7 @@ pub(crate) fn check(ctx: &Context, inode: &Inode, found: &mut Found) {
     missing(InodeFlags::EXTENTS, incompat.contains(Incompat::EXTENTS), "extent");
     missing(InodeFlags::INLINE_DATA, incompat.contains(Incompat::INLINE_DATA), "inline_data");
     missing(InodeFlags::EA_INODE, ctx.has_values(), "ea_inode");
-    if kind == Some(FileKind::Regular)
-        && inode.size() > i32::MAX.unsigned_abs().into()
-        && !ro.contains(RoCompat::LARGE_FILE)
-    {
+    if is_large(inode) && !ro.contains(RoCompat::LARGE_FILE) {
         let text = format!("a file of {} bytes", inode.size());
         report.add(Code::FeatureMissing, spot(), text, "the feature large_file");
     }
@@ -113,6 +110,60 @@ pub(crate) fn check(ctx: &Context, inode: &Inode, found: &mut Found) {
     }
     times(inode, found);
     form(ctx, inode, found);
+}
+
+/// Flags of the volume's own inodes, and the feature that a size needs. `is_file`: it is the
+/// journal, a quota file or the orphan file.
+pub(crate) fn check_own(ctx: &Context, inode: &Inode, is_file: bool, found: &mut Found) {
+    let (sb, number) = (&ctx.sb, inode.number);
+    if number >= sb.first_inode() && inode.links() == 0 {
+        // It is not in use, which is reported elsewhere.
+        return;
+    }
+    let has = |flag| inode.flags().contains(flag);
+    let is_journal = sb.journal_inode() == Some(number);
+    // Nothing reads what 1, 3, 4 and 8 have without a purpose.
+    let may_be_file = is_file || !matches!(number.0, 1 | 3 | 4 | 8);
+    let wrong = |code, is_wrong: bool, text: &str, expected: &str| {
+        if is_wrong {
+            found.report.add(code, Spot::inode(number.0), text, expected);
+        }
+    };
+    wrong(Code::InodeFlags, has(InodeFlags::CASEFOLD), "casefold", "no such flag, for it is no directory");
+    wrong(
+        Code::InodeFlags,
+        has(InodeFlags::INDEX) && may_be_file,
+        "an index",
+        "none, for it is no directory",
+    );
+    wrong(
+        Code::InodeFlags,
+        has(InodeFlags::EA_INODE) && is_file,
+        "the mark of an attribute's value",
+        "none, for it is a file of the volume itself",
+    );
+    wrong(
+        Code::InodeFlags,
+        has(InodeFlags::ENCRYPT) && is_journal,
+        "an encrypted journal",
+        "no such flag, for Linux refuses the journal",
+    );
+    let has_forms = sb.incompat().intersects(Incompat::EXTENTS | Incompat::INLINE_DATA);
+    wrong(
+        Code::MapForm,
+        has(InodeFlags::EXTENTS) && has(InodeFlags::INLINE_DATA) && has_forms,
+        "extents and inline data",
+        "one of them",
+    );
+    if may_be_file && is_large(inode) && !sb.ro_compat().contains(RoCompat::LARGE_FILE) {
+        let text = format!("a file of {} bytes", inode.size());
+        wrong(Code::FeatureMissing, true, &text, "the feature large_file");
+    }
+}
+
+/// Whether a file's size needs `large_file`.
+fn is_large(inode: &Inode) -> bool {
+    inode.kind() == Some(FileKind::Regular) && inode.size() > i32::MAX.unsigned_abs().into()
 }
 
 /// Bits that `format` has names for.

@@ -1,13 +1,12 @@
 //! The sweep over inode tables: every inode's own fields, its map and its attributes.
 
-use crate::Code;
 use crate::context::Context;
 use crate::file::{File, Role};
 use crate::finding::Spot;
 use crate::found::{Dir, Found, GroupTotals, ValueHolder};
 use crate::map::Files;
 use crate::state::Kind;
-use crate::{fields, xattr_checks};
+use crate::{Code, fields, xattrs};
 use extant_format::{
     Compat, FileKind, Group, GroupFlags, Incompat, InlineData, Inode, InodeFlags, InodeNumber, Problem,
     RoCompat, UintExt, ValueInode, Xattrs, bit, bits_are_clear, indirect_capacity, verify_inode_bitmap,
@@ -251,6 +250,7 @@ fn own(ctx: &Context, inode: &Inode, files: &mut Files, found: &mut Found) {
     let is_quota = has_quota && quotas.iter().any(|quota| quota.get() == number.0);
     let is_journal = sb.journal_inode() == Some(number);
     let is_orphan_file = sb.orphan_file() == Some(number);
+    fields::check_own(ctx, inode, is_journal || is_quota || is_orphan_file, found);
     let has_map = inode.raw.i_block != [0; 60];
     let empty = inode.links() == 0 && inode.block_pointer(0).0 == 0 && inode.raw.i_blocks_lo.get() == 0;
     let role = match number {
@@ -292,8 +292,7 @@ fn own(ctx: &Context, inode: &Inode, files: &mut Files, found: &mut Found) {
             return;
         }
         if inode.mode() == 0 && inode.xattr_block().is_some() {
-            found.report.add(Code::InodeReserved, spot, "it has contents", "none, for it is reserved");
-            return;
+            return xattrs::of_no_file(ctx, inode, found);
         }
     } else if number == InodeNumber::BAD_BLOCKS {
         let raw = &inode.raw;
@@ -308,8 +307,7 @@ fn own(ctx: &Context, inode: &Inode, files: &mut Files, found: &mut Found) {
         found.report.add(Code::InodeMode, spot, text, "0, for it is reserved");
         return;
     } else if inode.xattr_block().is_some() {
-        found.report.add(Code::InodeReserved, spot, "it has contents", "none, for it is reserved");
-        return;
+        return xattrs::of_no_file(ctx, inode, found);
     }
     // An inode without a file kind has no map, except for these two.
     let is_file = inode.kind() == Some(FileKind::Regular) || role != Role::Own;

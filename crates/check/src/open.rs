@@ -16,6 +16,9 @@ use zerocopy::FromBytes;
 /// Offset of the primary superblock in bytes.
 pub(crate) const PRIMARY_OFFSET: u64 = 1024;
 
+/// `EXT4_ENC_UTF8_12_1`, the only encoding of names that Linux and e2fsprogs know.
+pub(crate) const ENCODING: u16 = 1;
+
 /// A volume with a usable superblock.
 pub(crate) struct Opened {
     pub(crate) sb: Superblock,
@@ -293,6 +296,9 @@ pub(crate) fn check_fields(sb: &Superblock, from_backup: bool, options: &Options
     }
     if sb.rev_level() > 0 && sb.first_inode().0 > sb.inodes_count() {
         field("s_first_ino", sb.first_inode().0.into(), "an inode of the volume");
+    }
+    if incompat.contains(Incompat::CASEFOLD) && raw.s_encoding.get() != ENCODING {
+        field("s_encoding", raw.s_encoding.get().into(), "1, which is UTF-8 12.1, with casefold");
     }
     if raw.s_flags.get() & 4 != 0 {
         field("s_flags", raw.s_flags.get().into(), "without the mark of a volume for tests");

@@ -73,13 +73,36 @@ pub(crate) fn in_inode(ctx: &Context, inode: &Inode, found: &mut Found) -> InIno
 pub(crate) fn in_block(ctx: &Context, inode: &Inode, names: Vec<u64>, found: &mut Found) -> u64 {
     let Some(block) = inode.xattr_block() else { return 0 };
     let (number, generation) = (inode.number.0, inode.raw.i_generation.get());
-    if ctx.sb.is_valid_block(block) {
-        found.keep(XattrUse { block: block.0, number, generation, names: names.into() });
-        return 1;
+    let lacks_feature = !ctx.has_xattr_blocks();
+    if !ctx.sb.is_valid_block(block) || lacks_feature && ctx.sb.is_own_inode(inode.number) {
+        senseless_pointer(inode, found);
+        return 0;
     }
+    if lacks_feature && inode.links() > 0 {
+        let expected = "the feature ext_attr";
+        found.report.add(Code::FeatureMissing, Spot::inode(number), "an attribute block", expected);
+    }
+    found.keep(XattrUse { block: block.0, number, generation, names: names.into() });
+    1
+}
+
+fn senseless_pointer(inode: &Inode, found: &mut Found) {
+    let block = inode.xattr_block().unwrap_or(VolumeBlock(0));
     let text = format!("i_file_acl is {block}");
-    found.report.add(Code::XattrPointer, Spot::inode(number), text, "0 or a block of the volume");
-    0
+    let expected = "0, or a block of the volume with ext_attr";
+    found.report.add(Code::XattrPointer, Spot::inode(inode.number.0), text, expected);
+}
+
+/// Reports the attribute block of a reserved inode that is no file.
+pub(crate) fn of_no_file(ctx: &Context, inode: &Inode, found: &mut Found) {
+    match inode.xattr_block() {
+        Some(block) if ctx.has_xattr_blocks() && ctx.sb.is_valid_block(block) => {
+            let spot = Spot::inode(inode.number.0);
+            found.report.add(Code::InodeReserved, spot, "it has contents", "none, for it is reserved");
+        }
+        Some(_) => senseless_pointer(inode, found),
+        None => {}
+    }
 }
 
 /// The code for an error that `format` returned.

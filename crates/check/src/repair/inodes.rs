@@ -197,8 +197,11 @@ fn flags(sb: &Superblock, inode: &mut Inode) {
     let kind = inode.kind();
     let is_directory = kind == Some(FileKind::Directory);
     let is_file = matches!(kind, Some(FileKind::Regular | FileKind::Directory));
-    if kind != Some(FileKind::Regular) {
+    if kind != Some(FileKind::Regular) || sb.is_own_inode(inode.number) {
         flags -= InodeFlags::EA_INODE;
+    }
+    if sb.journal_inode() == Some(inode.number) {
+        flags -= InodeFlags::ENCRYPT;
     }
     if !sb.compat().contains(Compat::IMAGIC_INODES) {
         flags -= InodeFlags::IMAGIC;

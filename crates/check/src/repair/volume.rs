@@ -5,11 +5,12 @@ use super::flips;
 use super::plan::Policy;
 use crate::Code;
 use crate::finding::Finding;
+use crate::open::ENCODING;
 use crate::own_files;
 use extant_format::jbd2::JournalSuperblock;
 use extant_format::{
     Compat, FileKind, Group, GroupFlags, Incompat, Inode, InodeFlags, InodeNumber, RoCompat,
-    SUPERBLOCK_BYTES, Superblock, XattrName, Xattrs, crc32c,
+    SUPERBLOCK_BYTES, Superblock, VolumeBlock, XattrName, Xattrs, crc32c,
 };
 
 /// Repairs the superblock.
@@ -28,7 +29,8 @@ pub(super) async fn superblock(editor: &mut Editor<'_>, finding: &Finding) {
             editor.write_superblock().await;
         }
         Code::SuperblockField => {
-            fields(&mut editor.sb);
+            let has_folded = editor.survey.all.dirs.iter().any(|dir| dir.casefold);
+            fields(&mut editor.sb, has_folded);
             editor.write_superblock().await;
         }
         // Fields that follow from others were corrected when the superblock was read.
@@ -58,12 +60,14 @@ async fn flipped_superblock(editor: &Editor<'_>) -> Option<Vec<u8>> {
 }
 
 /// Corrects fields that are out of range.
-fn fields(sb: &mut Superblock) {
+fn fields(sb: &mut Superblock, has_folded: bool) {
     let (blocks, half) = (sb.blocks_count(), sb.blocks_count() / 2);
     let (is_big, has_resize) =
         (sb.ro_compat().contains(RoCompat::BIGALLOC), sb.compat().contains(Compat::RESIZE_INODE));
     let has_meta = sb.incompat().contains(Incompat::META_BG);
     let descriptors = sb.descriptor_blocks();
+    let folds = sb.incompat().contains(Incompat::CASEFOLD);
+    let without_folding = sb.incompat() - Incompat::CASEFOLD;
     let most_extra = sb.inode_size().saturating_sub(128);
     let is_too_many = sb.reserved_blocks() > half;
     let is_dynamic = sb.rev_level() > 0;
@@ -93,6 +97,13 @@ fn fields(sb: &mut Superblock) {
     }
     if is_dynamic && first > last {
         raw.s_first_ino = 11.into();
+    }
+    if folds && raw.s_encoding.get() != ENCODING {
+        // mke2fs sets both, so the feature alone is the damage if nothing uses it.
+        match raw.s_encoding.get() == 0 && !has_folded {
+            true => raw.s_feature_incompat = without_folding.bits().into(),
+            false => raw.s_encoding = ENCODING.into(),
+        }
     }
     // The flag for tests with a development version.
     raw.s_flags = (raw.s_flags.get() & !4).into();
@@ -160,6 +171,18 @@ pub(super) async fn features(editor: &mut Editor<'_>, finding: &Finding) {
                 inode.raw.i_flags = (inode.flags() - unproven).bits().into();
                 editor.set_inode(&inode).await;
                 editor.say("clear the flag, for nothing in the inode is of that kind", "");
+            }
+            if let Some(at) = inode.xattr_block_in(&editor.sb).filter(|_| !compat.contains(Compat::EXT_ATTR))
+            {
+                // Linux reads the block whatever the superblock says.
+                match super::xattrs::is_block(editor, at.0).await {
+                    true => new_compat |= Compat::EXT_ATTR,
+                    false => {
+                        inode.set_xattr_block(VolumeBlock(0));
+                        editor.set_inode(&inode).await;
+                        editor.say("clear its number, for the block holds no attributes", "");
+                    }
+                }
             }
             if inode.kind() == Some(FileKind::Regular) && inode.size() > u64::from(u32::MAX >> 1) {
                 new_ro |= RoCompat::LARGE_FILE;
@@ -361,6 +384,14 @@ fn has_one_user(journal: &JournalSuperblock) -> bool {
 
 /// Takes the journal's map from its copy in the superblock; without one, gives the journal up.
 async fn journal_inode(editor: &mut Editor<'_>) {
+    if let Some(number) = editor.sb.journal_inode()
+        && let Some(mut inode) = editor.inode(number).await
+        && inode.flags().contains(InodeFlags::INLINE_DATA)
+    {
+        inode.raw.i_flags = (inode.flags() - InodeFlags::INLINE_DATA).bits().into();
+        editor.set_inode(&inode).await;
+        return editor.say("clear the mark of inline data, for its data are in blocks", "");
+    }
     if take_journal_map(editor, false).await {
         return;
     }

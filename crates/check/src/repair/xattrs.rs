@@ -38,6 +38,11 @@ pub(super) async fn repair(editor: &mut Editor<'_>, finding: &Finding) {
     }
 }
 
+/// Whether a block looks like one of attributes.
+pub(super) async fn is_block(editor: &Editor<'_>, at: u64) -> bool {
+    editor.block(at).await.is_some_and(|block| word(&block, 0) == extant_format::XATTR_MAGIC)
+}
+
 async fn both(editor: &mut Editor<'_>, number: InodeNumber) {
     in_inode(editor, number).await;
     let Some(inode) = editor.inode(number).await else { return };

@@ -2,8 +2,9 @@
 
 use crate::repairs::repaired;
 use crate::survivors::tree;
-use crate::testbed::{codes, complains, debugfs, e2fsck, examine, list, number, place, u32_at, volume};
+use crate::testbed::{codes, complains, debugfs, e2fsck, examine, list, number, place, run, u32_at, volume};
 use extant_check::Code;
+use extant_format::Superblock;
 use std::fs;
 use std::path::Path;
 
@@ -106,5 +107,96 @@ fn files_that_the_superblock_names_wrongly_are_kept() {
         let (was, now) = (tree(fs::read(base).unwrap()), tree(after));
         let lost: Vec<_> = was.iter().filter(|(path, file)| now.get(*path) != Some(file)).collect();
         assert!(lost.is_empty(), "{what}: {lost:?}");
+    }
+}
+
+/// debugfs commands that damage a volume, the code of the finding, and whether e2fsck knows it.
+type Contradiction<'a> = (&'a Path, &'a [&'a str], Code, bool);
+
+#[test]
+fn own_files_lose_no_more_than_a_flag() {
+    if !extant_testbed::have(&["mke2fs", "e2fsck", "debugfs"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let new = |name, kib, options: &[&str]| {
+        volume(folder.path(), name, kib, &[&["-b", "1024", "-N", "192"], options].concat())
+    };
+    let ext4 = new("ext4", 4 << 10, &["-t", "ext4", "-J", "size=1"]);
+    // The superblock has a copy of the journal's block pointers.
+    let ext3 = new("ext3", 4 << 10, &["-t", "ext3", "-J", "size=1"]);
+    let folds = new("folds", 2 << 10, &["-t", "ext4", "-O", "casefold,^has_journal"]);
+    let folding = folder.path().join("folding");
+    fs::copy(&folds, &folding).unwrap();
+    debugfs(&folding, &["sif /dir/sub flags 0x40080000"]);
+    let cases: [Contradiction<'_>; 16] = [
+        (&ext4, &["sif <8> flags 0x80800"], Code::InodeFlags, true),
+        (&ext3, &["sif <8> flags 0x800"], Code::InodeFlags, false),
+        (&ext4, &["sif <8> flags 0x81000"], Code::InodeFlags, true),
+        (&ext4, &["sif <8> flags 0x40080000"], Code::InodeFlags, true),
+        (&ext4, &["sif <8> flags 0x280000"], Code::InodeFlags, false),
+        (&ext4, &["sif <8> flags 0x10080000"], Code::MapForm, true),
+        (&ext3, &["sif <9> flags 0x1000"], Code::InodeFlags, true),
+        (&ext3, &["sif <3> flags 0x40000000"], Code::InodeFlags, true),
+        (&ext4, &["sif <10> flags 0x10080000"], Code::MapForm, true),
+        (
+            &ext3,
+            &["feature -large_file", "sif <5> mode 0100644", "sif <5> size 5000000000"],
+            Code::FeatureMissing,
+            true,
+        ),
+        (&ext3, &["feature -large_file", "sif <7> size 5000000000"], Code::FeatureMissing, true),
+        (&folds, &["ssv encoding 7"], Code::SuperblockField, true),
+        (&folds, &["ssv encoding 0"], Code::SuperblockField, true),
+        (&folding, &["ssv encoding 0"], Code::SuperblockField, true),
+        (&folding, &["ssv encoding 7"], Code::SuperblockField, true),
+        (&ext3, &["sif <6> file_acl 77777"], Code::XattrPointer, false),
+    ];
+    let image = folder.path().join("image");
+    for (base, commands, code, is_known) in cases {
+        let what = format!("{commands:?}");
+        fs::copy(base, &image).unwrap();
+        debugfs(&image, commands);
+        let bytes = fs::read(&image).unwrap();
+        let checked = examine(bytes.clone()).unwrap();
+        assert!(checked.counts.contains_key(&code), "{what}: {}", list(&checked));
+        let theirs = e2fsck(&image);
+        assert_eq!(complains(&theirs), is_known, "{what}: {theirs:?}");
+        let after = repaired(&what, &bytes, &image).unwrap_or_else(|said| panic!("{said}"));
+        let sb = |bytes: &[u8]| Superblock::parse(&bytes[1024..]).unwrap();
+        let before = sb(&fs::read(base).unwrap());
+        assert_eq!(sb(&after).journal_inode(), before.journal_inode(), "{what}");
+        assert_eq!(tree(after.clone()), tree(fs::read(base).unwrap()), "{what}");
+        if base == folding {
+            assert_eq!(sb(&after).raw().s_encoding.get(), 1, "{what}");
+        }
+    }
+}
+
+#[test]
+fn attribute_blocks_are_kept_if_the_volume_has_lost_their_feature() {
+    if !extant_testbed::have(&["mke2fs", "e2fsck", "debugfs"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let base = volume(folder.path(), "short", 2 << 10, &[EXT4, &["-I", "128"]].concat());
+    let image = folder.path().join("image");
+    let cases: [(&[&str], Code, bool); 3] = [
+        (&["ea_set /file user.one first", "feature -ext_attr"], Code::FeatureMissing, true),
+        // A block that holds none.
+        (&["feature -ext_attr", "sif /file file_acl 1500"], Code::FeatureMissing, false),
+        (&["feature -ext_attr", "sif <9> file_acl 1500"], Code::XattrPointer, false),
+    ];
+    for (commands, code, is_kept) in cases {
+        let what = format!("{commands:?}");
+        fs::copy(&base, &image).unwrap();
+        debugfs(&image, commands);
+        let bytes = fs::read(&image).unwrap();
+        let checked = examine(bytes.clone()).unwrap();
+        assert!(checked.counts.contains_key(&code), "{what}: {}", list(&checked));
+        assert_eq!(complains(&e2fsck(&image)), code == Code::FeatureMissing, "{what}");
+        repaired(&what, &bytes, &image).unwrap_or_else(|said| panic!("{said}"));
+        let said = run("debugfs", &["-R", "ea_get /file user.one", image.to_str().unwrap()]);
+        assert_eq!(said.contains("first"), is_kept, "{what}: {said}");
     }
 }
