@@ -7,10 +7,11 @@ use crate::finding::Finding;
 use crate::sweeps::Survey;
 use extant_block::{Buf, Deferred, Device, IoError, Sector, read, write};
 use extant_format::{
-    ChecksumSeed, Group, GroupDescriptor, Inode, InodeNumber, SUPERBLOCK_BYTES, Superblock, VolumeBlock,
+    ChecksumSeed, FileKind, Group, GroupDescriptor, Inode, InodeNumber, SUPERBLOCK_BYTES, Superblock,
+    VolumeBlock,
 };
 use extant_rt::Rt;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 /// One round of repairs: makes the changes that the findings of one check ask for.
@@ -37,8 +38,8 @@ pub(super) struct Editor<'a> {
     pub(super) unindexed: BTreeSet<InodeNumber>,
     /// Clusters in use that no inode claims.
     pub(super) unclaimed: Lost,
-    /// Number of searches so far for the names of inodes without links.
-    pub(super) looks: u32,
+    /// Inodes in doubt that directories name, and of what kind an entry says that they are.
+    pub(super) named: BTreeMap<u32, Option<FileKind>>,
 }
 
 impl<'a> Editor<'a> {
@@ -66,7 +67,7 @@ impl<'a> Editor<'a> {
             obstacle: None,
             unindexed: BTreeSet::new(),
             unclaimed: Lost::default(),
-            looks: 0,
+            named: BTreeMap::new(),
         }
     }
 

@@ -6,8 +6,8 @@ use crate::Code;
 use crate::finding::Finding;
 use crate::state::Kind;
 use extant_format::{
-    Compat, DirEntries, EXTENT_MAGIC, ExtentContext, ExtentNode, FileBlock, FileKind, Incompat, Inode,
-    InodeFlags, InodeNumber, RoCompat, Superblock, XattrName, XattrValue, Xattrs,
+    Compat, DirEntries, EXTENT_MAGIC, ExtentContext, ExtentNode, FileBlock, FileKind, Incompat, InlineData,
+    Inode, InodeFlags, InodeNumber, RoCompat, Superblock, XattrName, XattrValue, Xattrs,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -76,9 +76,16 @@ pub(super) async fn garbage(editor: &Editor<'_>, findings: &[&Finding]) -> BTree
 }
 
 /// Whether an inode's map looks like an extent root, block pointers or the target of a link,
-/// whatever its mode and flags say. Random bytes are unlikely to look like that.
+/// whatever its mode and flags say, or there is data in the inode. Random bytes are unlikely to
+/// look like that.
 fn has_sound_map(editor: &Editor<'_>, inode: &Inode) -> bool {
     let (map, size) = (inode.map(), inode.size());
+    if inode.flags().contains(InodeFlags::INLINE_DATA) {
+        let xattrs = Xattrs::parse_inode(&inode.tail, inode.number).unwrap_or(Xattrs::EMPTY);
+        if xattrs.get(XattrName::INLINE_DATA).is_some() {
+            return true;
+        }
+    }
     let is_tree = ExtentNode::parse(map, &ExtentContext::root(&editor.sb, inode.number)).is_ok();
     let pointers = || (0..15).map(|n| inode.block_pointer(n));
     let may_be = |at: extant_format::VolumeBlock| {
@@ -113,7 +120,7 @@ async fn field(editor: &mut Editor<'_>, finding: &Finding, inode: &mut Inode) {
             let flags = inode.flags() - (InodeFlags::INDEX | InodeFlags::EXTENTS | InodeFlags::INLINE_DATA);
             inode.raw.i_flags = flags.bits().into();
         }
-        Code::InodeDtime if inode.links() == 0 && is_still_named(editor, inode).await => {
+        Code::InodeDtime if inode.links() == 0 && is_still_named(editor, inode) => {
             let is_directory = inode.kind() == Some(FileKind::Directory);
             inode.raw.i_links_count = if is_directory { 2 } else { 1 }.into();
             editor.say("count its names again, for it has one and no time of deletion", "");
@@ -158,16 +165,16 @@ async fn field(editor: &mut Editor<'_>, finding: &Finding, inode: &mut Inode) {
 
 /// Whether an inode has lost its count of links but was not deleted. A deletion would have set the
 /// time of deletion and removed the entry that still names the inode.
-async fn is_still_named(editor: &mut Editor<'_>, inode: &Inode) -> bool {
-    /// Maximum number of searches in one repair. Each search reads all directories.
-    const MOST: u32 = 256;
-    editor.looks += 1;
+fn is_still_named(editor: &Editor<'_>, inode: &Inode) -> bool {
+    let is_named = match editor.named.get(&inode.number.0) {
+        Some(kind) => kind.is_none() || *kind == inode.kind(),
+        None => false,
+    };
     inode.raw.i_dtime.get() == 0
         && inode.number >= editor.sb.first_inode()
         && inode.kind().is_some()
-        && editor.looks <= MOST
+        && is_named
         && has_sound_map(editor, inode)
-        && entry_kind(editor, inode.number).await == inode.kind()
 }
 
 /// Returns a deletion time that does not look like a link of the orphan list.
@@ -271,7 +278,7 @@ async fn mode(editor: &mut Editor<'_>, inode: &mut Inode) {
         inode.raw.i_mode = mode.into();
         return editor.say("set the mode that its number asks for", "");
     }
-    let named = entry_kind(editor, number).await;
+    let named = editor.named.get(&number.0).copied().flatten();
     let by_contents = || async {
         let map = maps::read(editor, inode).await;
         let first = map.place(0)?;
@@ -290,23 +297,42 @@ async fn mode(editor: &mut Editor<'_>, inode: &mut Inode) {
     editor.say(format!("take {by}"), "");
 }
 
-/// Returns the kind in the first entry that names an inode.
-async fn entry_kind(editor: &Editor<'_>, number: InodeNumber) -> Option<FileKind> {
+/// Returns the kind in the first entry that names each inode without a sound mode or count of
+/// links; `None` if the entry has no kind.
+pub(super) async fn names(editor: &Editor<'_>, findings: &[&Finding]) -> BTreeMap<u32, Option<FileKind>> {
+    let is_doubtful = |finding: &&&Finding| matches!(finding.code, Code::InodeMode | Code::InodeDtime);
+    let wanted: BTreeSet<u32> =
+        findings.iter().filter(is_doubtful).filter_map(|finding| finding.spot.inode).collect();
+    let mut named = BTreeMap::new();
+    if wanted.is_empty() {
+        return named;
+    }
+    let mut look = |area: &[u8], dir: InodeNumber| {
+        let entries = DirEntries::new(area, true, u32::MAX, dir, FileBlock(0)).map_while(Result::ok);
+        for entry in entries.filter(|entry| entry.name != b"." && entry.name != b"..") {
+            if wanted.contains(&entry.inode.0) {
+                named.entry(entry.inode.0).or_insert(entry.kind);
+            }
+        }
+    };
     let all = &editor.survey.all;
     for item in &all.items {
-        let dir = all.dirs.get(usize::try_from(item.dir).ok()?)?;
-        if dir.inline {
+        let Some(dir) = usize::try_from(item.dir).ok().and_then(|n| all.dirs.get(n)) else { continue };
+        let number = InodeNumber(dir.number);
+        if !dir.inline {
+            if let Some(block) = editor.block(item.block).await {
+                look(&block, number);
+            }
             continue;
         }
-        let Some(block) = editor.block(item.block).await else { continue };
-        let entries =
-            DirEntries::new(&block, true, u32::MAX, InodeNumber(dir.number), FileBlock(item.logical));
-        let mut named = entries.map_while(Result::ok).filter(|entry| entry.inode == number);
-        if let Some(entry) = named.find(|entry| entry.name != b"." && entry.name != b"..") {
-            return entry.kind;
+        let Some(inode) = editor.inode(number).await else { continue };
+        let xattrs = Xattrs::parse_inode(&inode.tail, number).unwrap_or(Xattrs::EMPTY);
+        let Ok(data) = InlineData::parse(inode.map(), &xattrs, inode.size(), number) else { continue };
+        if let Ok(directory) = data.as_directory() {
+            directory.areas.iter().for_each(|area| look(area, number));
         }
     }
-    None
+    named
 }
 
 /// Sets the flags according to what the map contains.

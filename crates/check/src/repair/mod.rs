@@ -282,7 +282,10 @@ async fn round(editor: &mut Editor<'_>, findings: &[Finding]) -> bool {
             Stage::Counts => changed = counts::repair(editor, &mine).await,
             _ => {
                 let garbage = match stage {
-                    Stage::Inodes => inodes::garbage(editor, &mine).await,
+                    Stage::Inodes => {
+                        editor.named = inodes::names(editor, &mine).await;
+                        inodes::garbage(editor, &mine).await
+                    }
                     _ => BTreeSet::new(),
                 };
                 // With the root directory, names may come back that the rest of the tree lacks.

@@ -3,6 +3,7 @@
 
 use crate::corpus::{corpus_files, unpack};
 use crate::damage::{EXT2, WITH_DEBUGFS};
+use crate::survivors::tree;
 use crate::testbed::{complains, debugfs, e2fsck, examine, list, run, volume};
 use extant_block::{Bio, Claim, Device, IoError, IoErrorKind, Limits, MemDevice, Op};
 use extant_check::Options;
@@ -234,6 +235,31 @@ fn a_file_that_is_larger_than_its_inode_keeps_its_size() {
     assert!(!complains(&e2fsck(&image)));
     let stat = run("debugfs", &["-R", "stat /zeros", image.to_str().unwrap()]);
     assert!(stat.contains("Size: 5305"), "{stat}");
+}
+
+/// e2fsck frees such files. The directory here has its entries in its inode, and the files have
+/// their contents there.
+#[test]
+fn files_that_lost_their_counts_of_links_are_kept() {
+    if !extant_testbed::have(&["mke2fs", "e2fsck", "debugfs"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let options = &["-t", "ext4", "-b", "1024", "-O", "inline_data,^has_journal", "-N", "512"];
+    let image = volume(folder.path(), "inline", 2 << 10, options);
+    let names: Vec<String> = (0..300).map(|n| format!("mknod many/{n} p")).collect();
+    debugfs(&image, &names.iter().map(String::as_str).collect::<Vec<_>>());
+    let _ = extant_testbed::command("e2fsck").arg("-fy").arg(&image).output().unwrap();
+    let whole = tree(fs::read(&image).unwrap());
+    let stat = run("debugfs", &["-R", "stat /dir", image.to_str().unwrap()]);
+    assert!(stat.contains("Flags: 0x10000000"), "a directory in its inode: {stat}");
+    let mut lost: Vec<String> = (0..300).map(|n| format!("sif /many/{n} links_count 0")).collect();
+    // The last one is a directory in its inode, with nothing in it.
+    lost.extend(["/dir/inner", "/dir/sub"].map(|path| format!("sif {path} links_count 0")));
+    debugfs(&image, &lost.iter().map(String::as_str).collect::<Vec<_>>());
+    let bytes = fs::read(&image).unwrap();
+    let after = repaired("links", &bytes, &image).unwrap_or_else(|said| panic!("{said}"));
+    assert_eq!(tree(after), whole);
 }
 
 /// Volumes of the corpus that this crate does not repair, and why.
