@@ -89,7 +89,7 @@ pub(crate) fn implied(ctx: &Context, group: u32) -> Vec<u8> {
     let first = ctx.sb.group_first_block(Group(group));
     let start = ctx.claims.cluster(first);
     let end = first.0 + u64::from(ctx.sb.group_blocks(Group(group)));
-    for (from, to) in ctx.own.within(first.0, end) {
+    for (from, to) in ctx.own.implied(first.0, end) {
         let from = ctx.claims.cluster(VolumeBlock(from)) - start;
         let to = ctx.claims.cluster(VolumeBlock(to - 1)) - start + 1;
         extant_format::set_bits(&mut bitmap, from.fit_u32().min(bits), to.fit_u32().min(bits));

@@ -36,6 +36,8 @@ impl GroupInfo {
 #[derive(Debug, Default)]
 pub(crate) struct OwnBlocks {
     ranges: Vec<(u64, u64)>,
+    /// Bitmaps and tables of groups other than the one they lie in.
+    others: Vec<(u64, u64)>,
 }
 
 impl OwnBlocks {
@@ -52,6 +54,26 @@ impl OwnBlocks {
             .iter()
             .take_while(move |&&(from, _)| from < end)
             .map(move |&(from, to)| (from.max(start), to.min(end)))
+    }
+
+    /// The parts of a group, from `start` to `end`, that Linux takes for used if the block bitmap was
+    /// never written: not those that belong to other groups.
+    pub(crate) fn implied(&self, start: u64, end: u64) -> Vec<(u64, u64)> {
+        let first = self.others.partition_point(|&(_, to)| to <= start);
+        let others = &self.others[first..];
+        let mut kept = Vec::new();
+        for (mut from, to) in self.within(start, end) {
+            for &(other, end) in others.iter().take_while(|other| other.0 < to) {
+                if from < other {
+                    kept.push((from, other));
+                }
+                from = from.max(end);
+            }
+            if from < to {
+                kept.push((from, to));
+            }
+        }
+        kept
     }
 
     /// All ranges.
@@ -219,6 +241,8 @@ fn judge(bytes: &[u8], opened: &Opened, group: Group, report: &Report) -> GroupI
     info
 }
 
+const BLOCKS: &str = "block bitmap";
+const INODES: &str = "inode bitmap";
 const TABLE: &str = "inode table";
 
 /// All blocks of the volume itself. Overlaps between them are reported.
@@ -259,8 +283,8 @@ pub(crate) fn own_blocks(opened: &Opened, groups: &[GroupInfo], report: &mut Rep
     for (group, info) in groups.iter().enumerate() {
         let group = group.fit_u32();
         if info.bitmaps {
-            found.push((info.gd.block_bitmap.0, info.gd.block_bitmap.0 + 1, group, "block bitmap"));
-            found.push((info.gd.inode_bitmap.0, info.gd.inode_bitmap.0 + 1, group, "inode bitmap"));
+            found.push((info.gd.block_bitmap.0, info.gd.block_bitmap.0 + 1, group, BLOCKS));
+            found.push((info.gd.inode_bitmap.0, info.gd.inode_bitmap.0 + 1, group, INODES));
         }
         if info.is_placed {
             found.push((info.gd.inode_table.0, info.gd.inode_table.0 + table, group, TABLE));
@@ -273,7 +297,13 @@ pub(crate) fn own_blocks(opened: &Opened, groups: &[GroupInfo], report: &mut Rep
         }
     }
     found.sort_unstable();
-    let mut ranges: Vec<(u64, u64)> = Vec::new();
+    let is_elsewhere = |&(start, _, group, what): &(u64, u64, u32, &str)| {
+        let first = sb.group_first_block(Group(group)).0;
+        matches!(what, BLOCKS | INODES | TABLE)
+            && !(first..first + u64::from(sb.group_blocks(Group(group)))).contains(&start)
+    };
+    let others = joined(found.iter().filter(|one| is_elsewhere(one)).map(|one| (one.0, one.1)));
+    let ranges = joined(found.iter().map(|one| (one.0, one.1)));
     let mut last: Option<(u64, u64, u32, &'static str)> = None;
     for now @ (start, to, group, what) in found {
         if let Some((_, before, other, whose)) = last
@@ -284,15 +314,23 @@ pub(crate) fn own_blocks(opened: &Opened, groups: &[GroupInfo], report: &mut Rep
             let expected = format!("elsewhere than the {whose} of group {other}");
             report.add(Code::DescriptorPlace, Spot::group(group), found, expected);
         }
-        match ranges.last_mut() {
-            Some(range) if range.1 >= start => range.1 = range.1.max(to),
-            _ => ranges.push((start, to)),
-        }
         if last.is_none_or(|last| to >= last.1) {
             last = Some(now);
         }
     }
-    OwnBlocks { ranges }
+    OwnBlocks { ranges, others }
+}
+
+/// Joins sorted ranges that touch or overlap.
+fn joined(sorted: impl Iterator<Item = (u64, u64)>) -> Vec<(u64, u64)> {
+    let mut ranges: Vec<(u64, u64)> = Vec::new();
+    for (start, to) in sorted {
+        match ranges.last_mut() {
+            Some(range) if range.1 >= start => range.1 = range.1.max(to),
+            _ => ranges.push((start, to)),
+        }
+    }
+    ranges
 }
 
 /// Compares backups of superblock and descriptors with the primary ones, in the fields that never

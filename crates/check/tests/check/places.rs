@@ -2,7 +2,7 @@
 
 use crate::repairs::repaired;
 use crate::survivors::tree;
-use crate::testbed::{change, debugfs, examine, inode, list, number, place, run, u32_at, volume};
+use crate::testbed::{change, codes, debugfs, examine, inode, list, number, place, run, u32_at, volume};
 use extant_check::Code;
 use std::fs;
 use std::path::Path;
@@ -193,4 +193,24 @@ fn targets_and_names_behind_damage_are_kept() {
         damage(&mut bytes);
         assert_eq!(tree(repair(&format!("damage {n}"), &bytes, &scratch)), tree(sound), "damage {n}");
     }
+}
+
+/// Linux takes blocks of such a group for free, e2fsck says.
+#[test]
+fn a_table_in_a_group_without_a_bitmap_is_marked_as_used() {
+    if !extant_testbed::have(&["mke2fs", "e2fsck", "debugfs"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let options =
+        ["-t", "ext4", "-b", "1024", "-g", "512", "-O", "meta_bg,^resize_inode,^has_journal", "-N", "256"];
+    let image = volume(folder.path(), "groups", 4 << 10, &options);
+    let said = run("dumpe2fs", &[image.to_str().unwrap()]);
+    let third = said.split("Group ").find(|group| group.starts_with("3:")).unwrap();
+    assert!(third.contains("BLOCK_UNINIT"), "{third}");
+    debugfs(&image, &["set_bg 7 inode_table 1793", "set_bg 7 checksum calc"]);
+    let bytes = fs::read(&image).unwrap();
+    let checked = examine(bytes.clone()).unwrap();
+    assert!(codes(&checked).contains(&"block-free-in-use"), "{}", list(&checked));
+    repair("a table", &bytes, &image);
 }
