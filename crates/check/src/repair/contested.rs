@@ -49,8 +49,9 @@ async fn one_run(editor: &mut Editor<'_>, contested: &Contested) {
         ranked.push((proof(editor, &inode, &range).await, owner));
     }
     ranked.sort_unstable();
-    // The volume's own structures keep their blocks.
-    let keeper = if is_own { None } else { ranked.first().map(|first| first.1) };
+    // The volume's own structures keep their blocks, and nothing is to lie in a bad one.
+    let is_bad = contested.owners.contains(&InodeNumber::BAD_BLOCKS.0);
+    let keeper = if is_own || is_bad { None } else { ranked.first().map(|first| first.1) };
     let mut copied = Vec::new();
     for (_, owner) in ranked {
         let keeps = Some(owner) == keeper;
@@ -186,6 +187,7 @@ async fn copy(
     }
     if moves_nodes {
         // The remaining pointers do not lead to anything valid.
+        maps::cut_pointers(editor, &inode, range).await;
         for bytes in inode.raw.i_block.chunks_exact_mut(4).skip(DIRECT) {
             let at = bytes.first_chunk().map_or(0, |bytes| u32::from_le_bytes(*bytes));
             if range.contains(&u64::from(at)) {

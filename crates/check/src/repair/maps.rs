@@ -470,6 +470,29 @@ async fn write_pointers(editor: &mut Editor<'_>, inode: &mut Inode, map: &Map) -
     true
 }
 
+/// Clears pointers to indirect blocks in a range that other indirect blocks hold.
+pub(super) async fn cut_pointers(editor: &mut Editor<'_>, inode: &Inode, range: &std::ops::Range<u64>) {
+    let roots = root_pointers(&editor.sb, inode).filter(|root| root.levels > 1);
+    let mut todo: Vec<_> = roots.map(|root| (root.at, root.levels)).collect();
+    let mut seen = BTreeSet::new();
+    while let Some((at, levels)) = todo.pop() {
+        let may_change = at.0 != 0 && editor.sb.is_valid_block(at) && !editor.is_contested(at.0);
+        if !may_change || seen.len() >= NODES_MAX || !seen.insert(at.0) {
+            continue;
+        }
+        let Some(mut block) = editor.block(at.0).await else { continue };
+        for bytes in block.chunks_exact_mut(4) {
+            let to = u64::from(bytes.first_chunk().map_or(0, |bytes| u32::from_le_bytes(*bytes)));
+            if range.contains(&to) {
+                bytes.fill(0);
+            } else if levels > 2 {
+                todo.push((VolumeBlock(to), levels - 1));
+            }
+        }
+        editor.set_block(at.0, &block).await;
+    }
+}
+
 /// Sets one pointer. Indirect blocks on the way are made, or copied if others claim them.
 async fn set_pointer(
     editor: &mut Editor<'_>,

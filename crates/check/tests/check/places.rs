@@ -195,6 +195,39 @@ fn targets_and_names_behind_damage_are_kept() {
     }
 }
 
+#[test]
+fn files_make_room_for_bad_blocks_and_tables() {
+    if !extant_testbed::have(&["mke2fs", "e2fsck", "debugfs"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let options = ["-t", "ext2", "-b", "1024", "-N", "192"];
+    let image = volume(folder.path(), "ext2", 2 << 10, &options);
+    let sound = fs::read(&image).unwrap();
+    let scratch = folder.path().join("scratch");
+    // A bad block that a directory is in.
+    let at = place(&image, "/dir", 0);
+    let mut bytes = sound.clone();
+    change(&mut bytes, 1, |inode| {
+        inode.raw.i_block[..4].copy_from_slice(&at.to_le_bytes());
+        inode.raw.i_blocks_lo = 2.into();
+    });
+    let after = repair("a bad block", &bytes, &scratch);
+    assert_eq!(tree(after), tree(sound.clone()));
+    assert_ne!(place(&scratch, "/dir", 0), at);
+    // A pointer to an indirect block that leads to the end of the inode table, where only zeros are.
+    let mut bytes = sound.clone();
+    let large = inode(&bytes, number(&image, "/large"));
+    let double = u32_at(&bytes, large + 40 + 13 * 4) as usize * 1024;
+    let table = u32_at(&bytes, 2 * 1024 + 8);
+    let inode_bytes = usize::from(u16::from_le_bytes([bytes[1024 + 88], bytes[1024 + 89]]));
+    let last = table + (192 * inode_bytes / 1024) as u32 - 1;
+    assert!(double > 0 && bytes[double + 4..double + 8] == [0; 4]);
+    bytes[double + 4..double + 8].copy_from_slice(&last.to_le_bytes());
+    assert!(codes(&examine(bytes.clone()).unwrap()).contains(&"block-overlaps-metadata"));
+    assert_eq!(tree(repair("an indirect block", &bytes, &scratch)), tree(sound));
+}
+
 /// Linux takes blocks of such a group for free, e2fsck says.
 #[test]
 fn a_table_in_a_group_without_a_bitmap_is_marked_as_used() {
