@@ -6,7 +6,7 @@ mod sinks;
 
 pub use chrome::ChromeSink;
 pub use event::{Event, TaskEvent, Value};
-pub use sinks::{CountingSink, RingSink, Tee};
+pub use sinks::{RingSink, Tee};
 
 use crate::{Nanos, Origin};
 use parking_lot::RwLock;
