@@ -159,6 +159,11 @@ pub trait Device: Send + Sync + fmt::Debug {
     fn reads_here(&self) -> bool {
         false
     }
+    /// Whether the host keeps in memory what is read from the device or written to it, so that
+    /// another cache above it is good for short requests only.
+    fn is_cached_by_host(&self) -> bool {
+        false
+    }
     /// Reads at `start` on the calling thread, which waits for the medium; see
     /// [`extant_rt::Rt::may_wait`]. Returns whether `to` is filled. If not, its bytes are
     /// undefined, and a bio for the same range tells why.

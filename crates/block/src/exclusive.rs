@@ -81,6 +81,10 @@ impl Device for Exclusive {
         self.inner.reads_here()
     }
 
+    fn is_cached_by_host(&self) -> bool {
+        self.inner.is_cached_by_host()
+    }
+
     fn read_here(&self, start: Sector, to: &mut [IoSliceMut<'_>]) -> bool {
         self.inner.read_here(start, to)
     }

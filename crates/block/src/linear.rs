@@ -108,6 +108,10 @@ impl Device for Linear {
         self.layout.devices.iter().all(|device| device.reads_here())
     }
 
+    fn is_cached_by_host(&self) -> bool {
+        self.layout.devices.iter().all(|device| device.is_cached_by_host())
+    }
+
     /// Refuses a read that crosses from one part to the next; the caller then submits a bio.
     fn read_here(&self, start: Sector, to: &mut [IoSliceMut<'_>]) -> bool {
         let bytes = to.iter().map(|part| part.len() as u64).sum::<u64>();

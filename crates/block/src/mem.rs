@@ -71,6 +71,10 @@ impl Device for MemDevice {
         true
     }
 
+    fn is_cached_by_host(&self) -> bool {
+        true
+    }
+
     fn read_here(&self, start: Sector, to: &mut [IoSliceMut<'_>]) -> bool {
         let bytes = self.bytes.read();
         let from = start.byte_offset().and_then(|at| usize::try_from(at).ok());

@@ -316,6 +316,10 @@ impl Device for FileDevice {
         !self.host_file.direct_is_on()
     }
 
+    fn is_cached_by_host(&self) -> bool {
+        !self.host_file.direct_is_on()
+    }
+
     fn read_here(&self, start: Sector, to: &mut [IoSliceMut<'_>]) -> bool {
         let bytes = to.iter().map(|part| part.len() as u64).sum::<u64>();
         let capacity = self.host_file.limits.capacity_bytes;
