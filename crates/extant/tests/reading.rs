@@ -1,33 +1,46 @@
 //! Volumes open for reading: data read stays cached, and each byte matches the volume.
 
 mod bed;
+mod past;
 
 use bed::{fsck, image, writable};
 use extant::{FileOptions, InodeFlags, OpenOptions, Volume};
 use extant_block::{Bio, Claim, Device, FileDevice, IoError, Limits, Op, Sector};
 use extant_image::{SizePolicy, Timestamp, VolumeOptions};
 use extant_rt::{Class, Rt};
+use std::fmt;
 use std::io::IoSliceMut;
 use std::path::Path;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
 
-/// Counts bytes read from a device: by bios, and by readers' own threads.
+/// Counts bytes read from a device, by bios and by readers' own threads, and bytes written.
 #[derive(Debug)]
 struct Counted {
     below: FileDevice,
     bio_bytes: AtomicU64,
     here_bytes: AtomicU64,
+    written_bytes: AtomicU64,
     /// Reads of readers' own threads fail.
     fails_here: AtomicBool,
+    /// Done in the middle of the next long read of a reader's own thread.
+    meanwhile: Mutex<Option<Meanwhile>>,
+}
+
+struct Meanwhile(Box<dyn FnOnce() + Send>);
+
+impl fmt::Debug for Meanwhile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Meanwhile")
+    }
 }
 
 impl Counted {
     fn open(rt: &Rt, path: &Path, write: bool) -> Arc<Self> {
         let options = extant_block::FileOptions { write, direct: false };
         let below = FileDevice::open(path, options).unwrap().driven_by(rt);
-        let (bio_bytes, here_bytes, fails_here) = Default::default();
-        Arc::new(Self { below, bio_bytes, here_bytes, fails_here })
+        let (bio_bytes, here_bytes, written_bytes, fails_here, meanwhile) = Default::default();
+        Arc::new(Self { below, bio_bytes, here_bytes, written_bytes, fails_here, meanwhile })
     }
 
     fn bio_bytes(&self) -> u64 {
@@ -49,14 +62,19 @@ impl Device for Counted {
     }
 
     fn submit(&self, bio: Bio) {
-        if bio.op == Op::Read {
-            self.bio_bytes.fetch_add(bio.bytes, Ordering::Relaxed);
-        }
+        match bio.op {
+            Op::Read => self.bio_bytes.fetch_add(bio.bytes, Ordering::Relaxed),
+            _ => self.written_bytes.fetch_add(bio.bytes, Ordering::Relaxed),
+        };
         self.below.submit(bio);
     }
 
     fn reads_here(&self) -> bool {
         self.below.reads_here()
+    }
+
+    fn is_cached_by_host(&self) -> bool {
+        self.below.is_cached_by_host()
     }
 
     fn read_here(&self, start: Sector, to: &mut [IoSliceMut<'_>]) -> bool {
@@ -65,6 +83,18 @@ impl Device for Counted {
         }
         let bytes = to.iter().map(|part| part.len() as u64).sum();
         self.here_bytes.fetch_add(bytes, Ordering::Relaxed);
+        if let [to] = to
+            && to.len() > 1 << 16
+            && let Some(Meanwhile(work)) = self.meanwhile.lock().unwrap().take()
+        {
+            // Half of them, up to the middle of a page.
+            let half = to.len() / 2 + 512;
+            let (first, rest) = to.split_at_mut(half);
+            assert!(self.below.read_here(start, &mut [IoSliceMut::new(first)]));
+            work();
+            let start = Sector(start.0 + half as u64 / Sector::BYTES);
+            return self.below.read_here(start, &mut [IoSliceMut::new(rest)]);
+        }
         self.below.read_here(start, to)
     }
 

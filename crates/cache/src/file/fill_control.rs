@@ -8,10 +8,21 @@ use extant_rt::{Nanos, Watchdog};
 #[derive(Debug, Default)]
 pub(crate) struct FillControl {
     pub(crate) excluded: Vec<PageRange>,
-    pub(crate) lookups: Vec<(u64, PageRange)>,
-    pub(crate) next: u64,
+    lookups: Vec<Pending>,
+    next: u64,
     /// Fills and exclusions that had to wait, in order of arrival.
     line: Vec<Place>,
+}
+
+/// A fill that has asked the backing, or a read past the cache.
+#[derive(Debug)]
+struct Pending {
+    id: u64,
+    /// Where the answers still hold.
+    pages: PageRange,
+    /// Whether the bytes go to a reader. Then it matters, too, that no block is overwritten while
+    /// it is read: half of a page would be old.
+    is_past: bool,
 }
 
 /// What a place in the line is for.
@@ -45,6 +56,14 @@ pub(crate) enum Turn {
     Now,
     /// It is not. If the owners ahead do nothing, the turn comes at this time.
     Later(Option<Nanos>),
+}
+
+impl Pending {
+    fn cut(&mut self, range: PageRange) {
+        if self.pages.overlaps(range) {
+            self.pages.end = range.start.max(self.pages.start);
+        }
+    }
 }
 
 impl Place {
@@ -141,11 +160,28 @@ impl FillControl {
         Turn::Now
     }
 
+    /// Begins a lookup, or a read past the cache; returns its number.
+    pub(crate) fn begin(&mut self, pages: PageRange, is_past: bool) -> u64 {
+        let id = self.next;
+        self.next += 1;
+        self.lookups.push(Pending { id, pages, is_past });
+        id
+    }
+
+    /// Ends what [`Self::begin`] began, once. Returns the page up to which the answers still hold.
+    pub(crate) fn end(&mut self, id: u64) -> u64 {
+        let at = self.lookups.iter().position(|pending| pending.id == id).expect("it was entered");
+        self.lookups.swap_remove(at).pages.end
+    }
+
     /// The backing's map changed for `range`: earlier answers are cut back to what still holds.
     pub(crate) fn remapped(&mut self, range: PageRange) {
-        for (_, lookup) in self.lookups.iter_mut().filter(|(_, lookup)| lookup.overlaps(range)) {
-            lookup.end = range.start.max(lookup.start);
-        }
+        self.lookups.iter_mut().for_each(|pending| pending.cut(range));
+    }
+
+    /// Blocks of `range` were written where they are.
+    pub(crate) fn overwritten(&mut self, range: PageRange) {
+        self.lookups.iter_mut().filter(|pending| pending.is_past).for_each(|pending| pending.cut(range));
     }
 }
 

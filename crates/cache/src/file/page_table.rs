@@ -197,6 +197,16 @@ impl<'a> LockedPages<'a> {
         pool.index.find(&pool.frames, self.file().key(index))
     }
 
+    /// The first page of a range that has a frame, or the range's end.
+    pub(crate) fn missing_until(&self, range: PageRange) -> u64 {
+        if self.cached() == 0 {
+            return range.end;
+        }
+        let mut cursor = self.cursor();
+        let mut has_frame = |&index: &u64| cursor.find(self.file().key(index)).is_some();
+        range.indices().find(|index| has_frame(index)).unwrap_or(range.end)
+    }
+
     /// A cursor for looking up pages one after another. Its answers are certain while the pages are
     /// locked.
     pub(crate) fn cursor(&self) -> Cursor<'a> {

@@ -9,6 +9,7 @@ use crate::page::PAGE;
 use crate::pages::cached_read::ReadStop;
 use crate::pages::load::{Load, Loading, Wanted};
 use crate::pass_policy::ByRuns;
+use crate::pages::read_past::Passing;
 use crate::pool::Purpose;
 use crate::waits::{Condition, Waiting};
 use crate::{ByteRange, PageRange, Result, WouldWait};
@@ -72,11 +73,12 @@ impl CachedOpenFile {
     /// # Errors
     /// The rest would have to be loaded. No I/O is started.
     pub fn try_read(&self, at: u64, buf: &mut [u8]) -> std::result::Result<usize, WouldWait> {
-        self.read_until(at, buf, |_| false)
+        self.read_until(at, buf, true, |_, _| None)
     }
 
     /// Like [`CachedOpenFile::read`], for a thread that has nothing else to do: the thread itself
-    /// reads missing pages, if its world and the device allow that, and copies them.
+    /// reads missing pages, if its world and the device allow that, and copies them. A file
+    /// that is too large for the cache is read past it, if the host caches the device.
     ///
     /// # Errors
     /// The rest needs [`CachedOpenFile::read`], for one of these reasons: the device reads better
@@ -84,26 +86,42 @@ impl CachedOpenFile {
     /// loading them, memory is short, or an error occurred, which that call returns.
     pub fn read_here(&self, at: u64, buf: &mut [u8]) -> std::result::Result<usize, WouldWait> {
         let end = at.saturating_add(buf.len() as u64).div_ceil(PAGE);
+        let passing = if self.is_plain() { self.file.passing(buf.len()) } else { Passing::Never };
+        let mut passes = None;
         let mut last = None;
-        self.read_until(at, buf, |page| {
+        // Read-ahead would have the rest of the file in the cache before the reader gets there.
+        self.read_until(at, buf, passing == Passing::Never, |offset, rest| {
+            let page = offset / PAGE;
+            let is_past = *passes.get_or_insert_with(|| self.file.passes(page, passing));
+            if is_past && offset.is_multiple_of(PAGE) {
+                let bytes = self.file.read_past(offset, rest);
+                if bytes > 0 {
+                    return Some(bytes);
+                }
+            }
             let pages = PageRange::new(page, end.max(page + 1));
-            match last.replace(page) {
+            let is_filled = match last.replace(page) {
                 // The page was loaded, but is missing again before it could be copied: memory is
                 // short, or an exclusion removed it.
                 Some(last) if last == page => false,
-                Some(_) => self.file.load_here(pages),
-                None => self.fill_here(pages),
-            }
+                // The next pages pass the cache, too.
+                _ if is_past => self.file.load_here(PageRange::one(page)),
+                None if passing == Passing::Never => self.fill_here(pages),
+                _ => self.file.load_here(pages),
+            };
+            is_filled.then_some(0)
         })
     }
 
-    /// Reads cached pages. At a missing page, it goes on if `fill` has loaded the page.
+    /// Reads cached pages. At a byte whose page is missing, it goes on if `fill` has loaded the
+    /// page, or has read this many bytes itself. `goes_on` says whether read-ahead does.
     #[inline]
     fn read_until(
         &self,
         at: u64,
         buf: &mut [u8],
-        mut fill: impl FnMut(u64) -> bool,
+        goes_on: bool,
+        mut fill: impl FnMut(u64, &mut [u8]) -> Option<usize>,
     ) -> std::result::Result<usize, WouldWait> {
         let mut done = 0;
         loop {
@@ -111,22 +129,30 @@ impl CachedOpenFile {
             let some = self.file.read_cached(offset, &mut buf[done..], self.is_new_use(offset));
             done += some.bytes;
             self.note_end(offset + some.bytes as u64);
-            if let Some(mark) = some.mark {
+            if let Some(mark) = some.mark.filter(|_| goes_on) {
                 self.read_on_past(mark);
             }
-            match some.stop {
+            let filled = match some.stop {
                 ReadStop::Done => return Ok(done),
-                ReadStop::Missing(page) if fill(page) => {}
-                _ => return Err(WouldWait { done_bytes: done }),
+                ReadStop::Missing(_) => fill(at + done as u64, &mut buf[done..]),
+                _ => None,
+            };
+            match filled {
+                Some(bytes) => done += bytes,
+                None => return Err(WouldWait { done_bytes: done }),
             }
         }
     }
 
+    /// Whether its reads and writes are those of a program.
+    fn is_plain(&self) -> bool {
+        !self.exempt && !self.in_exclusion
+    }
+
     /// Loads missing pages on this thread, then starts the read-ahead that follows.
     fn fill_here(&self, pages: PageRange) -> bool {
-        let is_plain = !self.exempt && !self.in_exclusion;
         let end = self.file.size().div_ceil(PAGE);
-        let is_filled = is_plain && self.file.loads_here() && self.file.load_here(pages);
+        let is_filled = self.is_plain() && self.file.loads_here() && self.file.load_here(pages);
         if is_filled {
             self.read_ahead_of(pages, end);
         }

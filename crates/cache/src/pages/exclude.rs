@@ -43,10 +43,19 @@ impl CachedFile {
                 return None;
             }
         }
-        let id = fills.next;
-        fills.next += 1;
-        fills.lookups.push((id, range));
-        Some((Lookup { file: self, id: Some(id) }, range))
+        Some((Lookup { file: self, id: Some(fills.begin(range, false)) }, range))
+    }
+
+    /// Begins a read past the cache of the first pages of `range`, none of which has a frame or is
+    /// excluded; `None` if there are none.
+    pub(crate) fn begin_past(&self, range: PageRange) -> Option<(Lookup<'_>, PageRange)> {
+        let mut pages = self.lock_pages();
+        let admitted = pages.fills().admitted(range);
+        let range = PageRange { start: range.start, end: pages.missing_until(admitted) };
+        if range.is_empty() {
+            return None;
+        }
+        Some((Lookup { file: self, id: Some(pages.fills().begin(range, true)) }, range))
     }
 
     /// Enters the line to wait for exclusions to end, in order to fill these pages.
@@ -126,17 +135,14 @@ impl Lookup<'_> {
     /// Ends the lookup, under the file's lock. Returns the page up to which the backing's answer
     /// is still valid.
     pub(crate) fn end(mut self, pages: &mut LockedPages<'_>) -> u64 {
-        let id = self.id.take().expect("it ends once");
-        let lookups = &mut pages.fills().lookups;
-        let at = lookups.iter().position(|(other, _)| *other == id).expect("it was entered");
-        lookups.swap_remove(at).1.end
+        pages.fills().end(self.id.take().expect("it ends once"))
     }
 }
 
 impl Drop for Lookup<'_> {
     fn drop(&mut self) {
         if let Some(id) = self.id {
-            self.file.lock_pages().fills().lookups.retain(|(other, _)| *other != id);
+            self.file.lock_pages().fills().end(id);
         }
     }
 }

@@ -68,7 +68,7 @@ impl CachedFile {
 
     /// Where the start of a range is, if the backing knows without waiting and the bytes are on the
     /// device or nowhere.
-    fn extent_at_once(&self, asked: ByteRange) -> Option<ReadExtent> {
+    pub(super) fn extent_at_once(&self, asked: ByteRange) -> Option<ReadExtent> {
         let mut answer = None;
         shielded(|| {
             if let Answer::Ready(Ok(extent)) = self.backing.map_read(asked) {

@@ -8,3 +8,4 @@ pub(crate) mod load_here;
 mod loading_pages;
 mod new_pages;
 pub(crate) mod page_removal;
+pub(crate) mod read_past;

@@ -10,6 +10,7 @@ pub(crate) mod frames;
 mod free;
 pub(crate) mod index;
 mod magazines;
+mod missed;
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 mod racy;
 
@@ -21,6 +22,7 @@ use crate::pool::frames::{Claimed, Frames};
 use crate::pool::free::Free;
 use crate::pool::index::Index;
 use crate::pool::magazines::Magazines;
+use crate::pool::missed::Missed;
 use crate::waits::{Condition, Waits};
 use extant_rt::Rt;
 use parking_lot::Mutex;
@@ -47,6 +49,7 @@ pub(crate) struct Pool {
     rt: Rt,
     pub(crate) frames: Frames,
     pub(crate) index: Index,
+    pub(crate) missed: Missed,
     waits: Arc<Waits>,
     /// Locked before `lists`.
     magazines: Magazines,
@@ -105,6 +108,7 @@ impl Pool {
         Ok(Self {
             rt: rt.clone(),
             index: Index::new(frames)?,
+            missed: Missed::new(frames)?,
             magazines: Magazines::new(frames),
             waits,
             lists: Mutex::new(Lists { policy, free, budget: frames, set_apart: 0 }),
@@ -121,7 +125,9 @@ impl Pool {
 
     /// Memory used to describe frames; does not depend on what they hold.
     pub(crate) fn overhead_bytes(&self) -> usize {
-        self.frames.overhead_bytes() + self.index.overhead_bytes() + self.lists.lock().policy.overhead_bytes()
+        let tables =
+            self.frames.overhead_bytes() + self.index.overhead_bytes() + self.missed.overhead_bytes();
+        tables + self.lists.lock().policy.overhead_bytes()
     }
 
     /// Maximum number of dirty pages, given the frames that accounts leave.

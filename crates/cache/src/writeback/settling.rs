@@ -81,8 +81,9 @@ impl WriteRun {
         // Pages cut off by a concurrent truncation were taken but not written.
         let cut = self.end_bytes.div_ceil(PAGE).clamp(self.first, self.pages().end);
         let mut pages = file.lock_pages();
-        if result.changes_map {
-            pages.fills().remapped(self.pages());
+        match result.changes_map {
+            true => pages.fills().remapped(self.pages()),
+            false => pages.fills().overwritten(self.pages()),
         }
         if let Some(failure) = unplaceable {
             pages.set_unplaceable(self.retries, failure.error.clone());
