@@ -1,5 +1,6 @@
 //! Directories, for code that blocks.
 
+use crate::whole::Whole;
 use crate::world::World;
 use crate::{
     Acl, AclKind, DirEntry, File, FileOptions, InodeFlags, Metadata, RenameMode, Result, Special, Time, Walk,
@@ -396,7 +397,15 @@ impl Dir {
     /// # Errors
     /// Same as [`Dir::open`].
     pub fn read(&self, path: impl AsRef<[u8]>) -> Result<Vec<u8>> {
-        self.world.wait(self.inner.read(path))
+        let file = self.open(path)?;
+        let mut whole = Whole::of(file.len())?;
+        while let Some((at, piece)) = whole.next(file.len()) {
+            let read = file.read_at(at, piece)?;
+            if !whole.has_read(read) {
+                break;
+            }
+        }
+        Ok(whole.finish())
     }
 
     /// Creates or replaces a file with these contents.
@@ -404,6 +413,6 @@ impl Dir {
     /// # Errors
     /// Those of [`Dir::create`]; [`NoSpace`](crate::Error::NoSpace), with as much written as fits.
     pub fn write(&self, path: impl AsRef<[u8]>, contents: impl AsRef<[u8]>) -> Result<()> {
-        self.world.wait(self.inner.write(path, contents))
+        self.create(path)?.write_all_at(0, contents.as_ref())
     }
 }

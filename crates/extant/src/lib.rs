@@ -127,6 +127,7 @@ mod place;
 mod sys;
 mod volume;
 mod walk;
+mod whole;
 mod world;
 
 pub use copy::copy_tree;

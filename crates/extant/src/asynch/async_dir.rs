@@ -3,15 +3,12 @@
 use super::path::{NameAt, place, resolve};
 use super::{File, Walk};
 use crate::sys::{Node, Sys};
+use crate::whole::Whole;
 use crate::{
     Acl, AclKind, DirEntry, Error, FileOptions, FileType, InodeFlags, Metadata, NewFile, RenameMode, Result,
     Special, Time, XattrMode,
 };
-use extant_format::UintExt;
 use extant_fs::{SYMLINKS_MAX, quote};
-
-/// A whole file is read in pieces of this many bytes.
-const READ_BYTES: usize = 1 << 20;
 
 /// A directory that is being emptied.
 struct Level {
@@ -601,24 +598,14 @@ impl Dir {
     /// Those of [`Dir::open`]; [`Error::NoMemory`] if the contents do not fit in memory.
     pub async fn read(&self, path: impl AsRef<[u8]>) -> Result<Vec<u8>> {
         let file = self.open(path).await?;
-        let mut bytes = Vec::new();
-        let reserved = usize::try_from(file.len()).is_ok_and(|len| bytes.try_reserve_exact(len).is_ok());
-        if !reserved {
-            return Err(Error::NoMemory(format!("{} bytes", file.len())));
-        }
-        // A sparse file larger than memory fails above; others are read piece by piece.
-        while bytes.len().to_u64() < file.len() {
-            let at = bytes.len();
-            bytes.resize(at + READ_BYTES.min((file.len() - at.to_u64()).to_usize()), 0);
-            match file.read_at(at.to_u64(), &mut bytes[at..]).await? {
-                0 => {
-                    bytes.truncate(at);
-                    break;
-                }
-                n => bytes.truncate(at + n),
+        let mut whole = Whole::of(file.len())?;
+        while let Some((at, piece)) = whole.next(file.len()) {
+            let read = file.read_at(at, piece).await?;
+            if !whole.has_read(read) {
+                break;
             }
         }
-        Ok(bytes)
+        Ok(whole.finish())
     }
 
     /// Creates or replaces a file with these contents.
