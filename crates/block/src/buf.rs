@@ -12,11 +12,12 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 pub(crate) use loan::Loan;
 use memory::Origin;
 
-/// Alignment of every [`Buf`], in bytes: enough for O_DIRECT on any Linux block device.
+/// Alignment of every [`Buf`] with memory of its own, in bytes: enough for O_DIRECT on any Linux
+/// block device.
 pub const BUF_ALIGN: usize = 4096;
 
 /// Zero-initialised memory, aligned for O_DIRECT. It owns the memory, or borrows a caller's for the
-/// duration of a call ([`lend`](crate::lend)).
+/// duration of a call ([`lend`](crate::lend)); memory borrowed for reading may begin anywhere.
 pub struct Buf {
     ptr: NonNull<u8>,
     len: usize,
@@ -108,8 +109,8 @@ impl Buf {
     /// A buffer over a caller's memory.
     ///
     /// # Safety
-    /// Until `loan` is given back, the memory is valid for reads of `len` bytes (`len > 0`),
-    /// aligned to [`BUF_ALIGN`], and nothing else writes to it. If the loan is writable, the memory
+    /// Until `loan` is given back, the memory is valid for reads of `len` bytes (`len > 0`), and
+    /// nothing else writes to it. If the loan is writable, the memory
     /// is also valid for writes, and nothing else refers to it.
     pub(crate) unsafe fn lent(ptr: NonNull<u8>, len: usize, loan: Arc<Loan>) -> Self {
         Self { ptr, len, origin: Origin::Lent, counter: None, loan: Some(loan) }

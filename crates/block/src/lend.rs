@@ -42,12 +42,13 @@ pub fn lend<R>(bytes: &mut [u8], work: impl FnOnce(Buf) -> (Buf, R)) -> R {
     result
 }
 
-/// Like [`lend`], for bytes that are only read: the buffer is for writes to a device.
+/// Like [`lend`], for bytes that are only read: the buffer is for writes to a device. The bytes may
+/// begin anywhere; a device that needs them [aligned](is_lendable) copies them.
 ///
 /// # Panics
-/// `bytes` is not [lendable](is_lendable), or `work` tries to change the buffer.
+/// `bytes` is empty, or `work` tries to change the buffer.
 pub fn lend_to_read<R>(bytes: &[u8], work: impl FnOnce(Buf) -> (Buf, R)) -> R {
-    assert!(is_lendable(bytes), "{} bytes at {:p} cannot be lent", bytes.len(), bytes.as_ptr());
+    assert!(!bytes.is_empty(), "no bytes cannot be lent");
     // SAFETY: `bytes` is borrowed until `lent` returns, and a buffer that is not writable only
     // gives out shared references.
     unsafe { lent(NonNull::from(bytes).cast(), bytes.len(), false, work).1 }
@@ -170,5 +171,8 @@ mod tests {
         let mut page = Page([0; 4096]);
         assert!(is_lendable(&page.0) && !is_lendable(&page.0[1..]) && !is_lendable(&page.0[..0]));
         assert!(catch_unwind(AssertUnwindSafe(|| lend(&mut page.0[512..], |buf| (buf, ())))).is_err());
+        // Bytes that are only read may begin anywhere.
+        page.0[1] = 4;
+        assert_eq!(lend_to_read(&page.0[1..], |buf| (buf.duplicate(), buf[0])), 4);
     }
 }

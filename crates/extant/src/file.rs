@@ -3,6 +3,7 @@
 use crate::world::World;
 use crate::{Buf, Defragmented, Error, Fallocate, FileExtent, Metadata, Result, Time, asynch};
 use extant_block::{is_lendable, lend, lend_to_read};
+use extant_cache::PAGE_BYTES;
 use extant_format::UintExt;
 use std::io::{self, Read, Seek, SeekFrom, Write};
 use std::ops::Range;
@@ -91,10 +92,28 @@ impl File {
     /// The file is not open for writing, or nothing could be written.
     pub fn write_at(&self, at: u64, bytes: &[u8]) -> Result<usize> {
         // Bytes of one page in memory need neither the executor nor another thread.
-        match self.inner.open.write_here(at, bytes) {
+        match self.inner.open.write_here(at, bytes).or_else(|| self.write_past(at, bytes)) {
             Some(written) => Ok(written),
             None => self.world.wait(self.inner.write_at(at, bytes)),
         }
+    }
+
+    /// Writes a part of a stream past the cache. `None` if it is for the cache, or is to be tried
+    /// there: a shorter write may still fit.
+    fn write_past(&self, at: u64, bytes: &[u8]) -> Option<usize> {
+        if !self.inner.open.is_write_past(at, bytes.len()) {
+            return None;
+        }
+        let written = lend_to_read(bytes, |buf| {
+            let mut back = Buf::zeroed(0);
+            let written = self.world.wait(async {
+                let (buf, written) = self.inner.open.write_past(at, buf).await;
+                back = buf;
+                written
+            });
+            (back, written)
+        });
+        written.ok()
     }
 
     /// Reads from byte `at` into a buffer, bypassing the cache (`O_DIRECT`).
@@ -191,9 +210,12 @@ impl File {
     /// # Errors
     /// Those of [`File::write_at`]; some bytes may have been written.
     pub fn write_all_at(&self, at: u64, bytes: &[u8]) -> Result<()> {
-        match self.inner.open.write_here(at, bytes) {
-            Some(_) => Ok(()),
-            None => self.world.wait(self.inner.write_all_at(at, bytes)),
+        let whole_pages = &bytes[..bytes.len() - bytes.len() % PAGE_BYTES];
+        let written = self.inner.open.write_here(at, bytes).or_else(|| self.write_past(at, whole_pages));
+        let done = written.unwrap_or(0);
+        match &bytes[done..] {
+            [] => Ok(()),
+            rest => self.world.wait(self.inner.write_all_at(at + done.to_u64(), rest)),
         }
     }
 

@@ -517,6 +517,19 @@ impl OpenNode {
         self.writable().ok()?.try_write(at, bytes).ok()
     }
 
+    /// Whether the calling thread should write with [`Self::write_past`].
+    pub(crate) fn is_write_past(&self, at: u64, len: usize) -> bool {
+        self.writable().is_ok_and(|file| file.is_write_past(at, len))
+    }
+
+    /// Like [`Self::write_direct`], for a stream that began in the cache.
+    pub(crate) async fn write_past(&self, at: u64, buf: Buf) -> (Buf, Result<usize>) {
+        match self.writable() {
+            Ok(file) => file.write_past(at, buf).await,
+            Err(error) => (buf, Err(error)),
+        }
+    }
+
     pub(crate) async fn read_direct(&self, at: u64, mut buf: Buf) -> (Buf, Result<usize>) {
         match &self.contents {
             _ if !self.options.read => (buf, Err(Error::BadFile("reading"))),

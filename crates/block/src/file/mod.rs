@@ -31,6 +31,11 @@ const COPIED_BYTES_MAX: u64 = 64 << 10;
 /// long takes the device about 0.1 ms.
 const AWAITED_BYTES_MAX: u64 = 256 << 10;
 
+/// The same for a write into the host's page cache: a copy that takes no longer. The ring would
+/// hand it to a kernel thread, which holds the file's lock meanwhile, so that no other write of the
+/// file goes on beside it.
+const AWAITED_COPY_MAX: u64 = 1 << 20;
+
 /// How to open a [`FileDevice`].
 #[derive(Clone, Copy, Debug, Default)]
 pub struct FileOptions {
@@ -247,8 +252,9 @@ impl FileDevice {
         if bio.is_flush() || bio.flags.intersects(BioFlags::PREFLUSH | BioFlags::FUA) {
             return rt.may_block();
         }
+        let most = if self.host_file.direct_is_on() { AWAITED_BYTES_MAX } else { AWAITED_COPY_MAX };
         let is_awaited = bio.op == Op::Write && bio.flags.contains(BioFlags::SYNC);
-        is_awaited && bio.bytes <= AWAITED_BYTES_MAX && rt.may_block_once()
+        is_awaited && bio.bytes <= most && rt.may_block_once()
     }
 
     /// Has the engine make a transfer.

@@ -1,6 +1,6 @@
-//! Reads of files that are too large for the cache.
+//! Long reads and writes of files that are too large for the cache.
 
-use super::bed::{image, writable};
+use super::bed::{fsck, image, writable};
 use super::{Counted, Meanwhile, pattern};
 use extant::{Fallocate, File, FileOptions, OpenOptions, Volume};
 use extant_rt::Rt;
@@ -140,4 +140,40 @@ fn a_long_read_has_each_page_as_it_was_at_one_time() {
     assert!(bytes.chunks(PAGE).all(|page| page.iter().all(|byte| *byte == page[0])));
     drop((file, device));
     volume.close().unwrap();
+}
+
+#[test]
+fn a_stream_of_long_writes_goes_past_the_cache() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = image(dir.path());
+    let rt = Rt::real(Default::default());
+    let device = Counted::open(&rt, &path, true);
+    let volume = Volume::open_device(&rt, device.clone(), &OpenOptions::new().write(true)).unwrap();
+    let bytes = pattern(14 * MIB + 1000, 3);
+    let file = volume.root().create("stream").unwrap();
+    for (n, piece) in bytes.chunks(MIB).enumerate() {
+        file.write_all_at((n * MIB) as u64, piece).unwrap();
+    }
+    let written = device.written_bytes.load(Ordering::Relaxed);
+    assert!(written >= 14 << 20, "all whole pages are on the device before a sync: {written}");
+    assert_eq!(file.len(), bytes.len() as u64);
+    // As few as on a volume that is written through the cache, and the end, which is in memory.
+    let extents = file.extents(0..u64::MAX).unwrap();
+    assert!(extents.len() <= 3, "{extents:?}");
+    // One write that does not begin on a page of memory.
+    volume.root().write("at once", &bytes[1..9 * MIB]).unwrap();
+    assert!(device.written_bytes.load(Ordering::Relaxed) >= written + (8 << 20));
+    // Space runs out in the middle of a write.
+    let rest = volume.root().create("rest").unwrap();
+    rest.set_len(8 << 20).unwrap();
+    let kept = (8..).map_while(|n| rest.write_at(n << 20, &bytes[..MIB]).ok()).sum::<usize>();
+    assert!(kept > MIB && kept % MIB > 0 && rest.len() == (8 * MIB + kept) as u64, "{kept}");
+    drop((file, rest));
+    volume.close().unwrap();
+    fsck(&path);
+    let volume = Volume::open(&path, &OpenOptions::new()).unwrap();
+    assert!(volume.read("stream").unwrap() == bytes);
+    assert!(volume.read("at once").unwrap() == bytes[1..9 * MIB]);
+    let rest = &volume.read("rest").unwrap()[8 * MIB..];
+    assert!(rest.len() == kept && rest.chunks(MIB).all(|piece| *piece == bytes[..piece.len()]));
 }

@@ -7,12 +7,20 @@
 use super::cache_errors::cache_error;
 use super::open_file::OpenFile;
 use crate::{Error, Result};
+use extant_block::Buf;
 use extant_cache::{ByteRange, WouldWait};
 use extant_format::UintExt;
 use std::sync::atomic::Ordering;
 
 /// Bytes reserved and copied in one step.
 const STEP_BYTES: u64 = 1 << 20;
+/// Shortest write that passes the cache: see [`OpenFile::is_write_past`].
+const PAST_BYTES_MIN: u64 = 256 << 10;
+/// Files up to this size are written through the cache. They are often read, changed or removed
+/// soon.
+const CACHED_BYTES: u64 = 8 << 20;
+/// Unit of the writes that pass the cache, so that no page is written in two ways.
+const PAGE_BYTES: u64 = extant_cache::PAGE_BYTES as u64;
 
 impl OpenFile {
     /// Writes from byte `at` on, or at the end of the file with
@@ -37,6 +45,37 @@ impl OpenFile {
     /// Nothing was written: the write has to wait, changes the inode, or fails.
     pub fn try_write(&self, at: u64, bytes: &[u8]) -> std::result::Result<usize, WouldWait> {
         self.write_now(at, bytes).ok_or(WouldWait { done_bytes: 0 })
+    }
+
+    /// Whether the calling thread should make a write of `len` bytes with [`OpenFile::write_past`].
+    ///
+    /// True for a long write that lets a large file grow, into an image that the host caches. The
+    /// thread then copies the bytes to the host once, and the stream touches no memory of the
+    /// cache. Through the cache, the bytes would be copied twice, and the system would have to find
+    /// and zero all the memory that the cache may have.
+    pub fn is_write_past(&self, at: u64, len: usize) -> bool {
+        let len = len.to_u64();
+        let (writer, unit) = (&self.contents.writer, PAGE_BYTES.max(self.contents.block.bytes().into()));
+        len >= PAST_BYTES_MIN
+            && at == self.size()
+            && at.saturating_add(len) > CACHED_BYTES
+            && (at | len).is_multiple_of(unit)
+            && !self.options.append
+            && writer.disk.device().is_cached_by_host()
+            && writer.rt.may_wait()
+    }
+
+    /// As [`OpenFile::write_direct`], for a stream that began in the cache. What it has there is
+    /// placed first, so that the file's blocks are in order.
+    ///
+    /// # Errors
+    /// As [`OpenFile::write_direct`].
+    pub async fn write_past(&self, at: u64, buf: Buf) -> (Buf, Result<usize>) {
+        if self.mapping.dirty_pages() > 0 {
+            // If it fails, the pages stay dirty, and the next sync returns the error.
+            let _ = self.mapping.write_back(ByteRange::ALL).await;
+        }
+        self.write_direct(at, buf).await
     }
 
     fn write_now(&self, at: u64, bytes: &[u8]) -> Option<usize> {
