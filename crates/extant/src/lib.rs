@@ -113,6 +113,13 @@
 //! This crate has no on-disk structures, journal or cache of its own; those live in
 //! `extant-format`, `extant-fs` and `extant-cache`; [`check`] is `extant-check`.
 #![forbid(unsafe_code)]
+// docs.rs then says which feature an item needs.
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
+/// Holds the example of the README, which has to compile.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+struct Readme;
 
 pub mod asynch;
 mod copy;
