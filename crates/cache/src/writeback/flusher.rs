@@ -6,7 +6,7 @@ use crate::dirty::control_interface::Background;
 use crate::file::{CacheCore, CachedDevice, CachedFile};
 use crate::waits::{Condition, Listener};
 use crate::writeback::pass_yields::Visiting;
-use crate::writeback::taking::Taken;
+use crate::writeback::take_dirty::Taken;
 use crate::writeback::window::Window;
 use crate::writeback::write_back::write_back_all;
 use extant_block::BioFlags;

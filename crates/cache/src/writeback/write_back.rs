@@ -3,7 +3,7 @@
 use crate::file::{CacheCore, CachedDevice, CachedFile};
 use crate::pass_policy::ByRuns;
 use crate::writeback::pass_yields::Visiting;
-use crate::writeback::taking::Taken;
+use crate::writeback::take_dirty::Taken;
 use crate::writeback::window::Window;
 use crate::{PageRange, Result};
 use extant_block::BioFlags;

@@ -1,6 +1,6 @@
 //! Directories, and all operations on names.
 
-use super::path::{NameAt, place, resolve};
+use super::path_arguments::{NameAt, place, resolve};
 use super::{File, Walk};
 use crate::sys::{Node, Sys};
 use crate::whole::Whole;

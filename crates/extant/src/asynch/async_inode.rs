@@ -1,6 +1,6 @@
 //! Inodes as such, with or without a name.
 
-use super::path::{place, resolve};
+use super::path_arguments::{place, resolve};
 use super::{Dir, File};
 use crate::sys::{Node, Sys};
 use crate::{Error, FileOptions, FileType, Metadata, NewFile, Result, Time, XattrMode};

@@ -34,7 +34,7 @@ mod async_file;
 mod async_inode;
 mod async_volume;
 mod async_walk;
-mod path;
+mod path_arguments;
 mod visited;
 
 pub use crate::metadata::DirEntry;

@@ -1,4 +1,5 @@
-//! Checkpoints: writing committed blocks home and moving the log's tail.
+//! Checkpoints: writing committed blocks home and moving the log's tail. `state.rs` decides when one
+//! begins.
 
 use super::log::write_blocks;
 use super::relay::EVERY_END;

@@ -27,14 +27,14 @@ mod bucket;
 mod future;
 mod key;
 mod mutex;
-mod policy;
 mod rwlock;
 mod table;
+mod wait_config;
 mod watch;
 
 pub use future::{Lock, Wait, WaitWhile};
 pub use key::{Flag, WaitKey};
 pub use mutex::{TaskMutex, TaskMutexGuard};
-pub use policy::{Discipline, Hash, WaitConfig};
 pub use rwlock::{ReadGuard, RwLock, WriteGuard};
 pub use table::{WaitStats, WaitTable, WakeBatch};
+pub use wait_config::{Discipline, Hash, WaitConfig};
