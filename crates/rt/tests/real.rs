@@ -514,6 +514,74 @@ fn block_on_inside_a_task_a_completion_or_itself_is_refused() {
     assert!(sentence.ends_with("await the future instead"), "{sentence}");
 }
 
+/// A driver in which this thread takes every interrupt, and a worker stays until it is let go.
+struct Crowded {
+    this: std::thread::ThreadId,
+    state: Mutex<CrowdedState>,
+    changed: Condvar,
+    event: OwnedFd,
+}
+
+#[derive(Default)]
+struct CrowdedState {
+    interrupts: usize,
+    drives_here: usize,
+    is_worker_inside: bool,
+    lets_go: bool,
+}
+
+impl Driver for Crowded {
+    fn drive(&self, _: Wait) {
+        let mut state = self.state.lock().unwrap();
+        if std::thread::current().id() == self.this {
+            state.drives_here += 1;
+            while state.interrupts == 0 {
+                state = self.changed.wait(state).unwrap();
+            }
+            state.interrupts = 0;
+            return;
+        }
+        state.is_worker_inside = true;
+        while !state.lets_go {
+            state = self.changed.wait(state).unwrap();
+        }
+    }
+    fn interrupt(&self) {
+        self.state.lock().unwrap().interrupts += 1;
+        self.changed.notify_all();
+    }
+    fn in_flight(&self) -> usize {
+        usize::from(!self.state.lock().unwrap().lets_go)
+    }
+    fn poll_fd(&self) -> BorrowedFd<'_> {
+        self.event.as_fd()
+    }
+}
+
+#[test]
+fn a_thread_leaves_the_processor_to_a_worker_that_is_called_away_from_driving() {
+    let rt = Rt::real(RealConfig { worker_threads: Some(1), ..RealConfig::default() });
+    let event = rustix::event::eventfd(0, rustix::event::EventfdFlags::CLOEXEC).unwrap();
+    let (state, changed) = (Mutex::default(), Condvar::new());
+    let crowded = Arc::new(Crowded { this: std::thread::current().id(), state, changed, event });
+    let _handle = rt.register_driver(crowded.clone());
+    while !crowded.state.lock().unwrap().is_worker_inside {
+        rt.ensure_driven();
+        std::thread::yield_now();
+    }
+    let waits = async {
+        // The worker is called away, and does not get the processor for a while.
+        let task = rt.spawn("task", Class::Normal, async {});
+        rt.sleep(Nanos::from_millis(20)).await;
+        crowded.state.lock().unwrap().lets_go = true;
+        crowded.changed.notify_all();
+        task.await.unwrap();
+    };
+    rt.block_on(waits).unwrap();
+    let drives = crowded.state.lock().unwrap().drives_here;
+    assert!(drives <= 2, "this thread drove {drives} times beside the worker");
+}
+
 /// A driver that is asked to reap once, and records whether its completions may block.
 struct Asks(Rt, AtomicUsize, Arc<Lazy>, AtomicBool);
 

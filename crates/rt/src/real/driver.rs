@@ -121,13 +121,16 @@ impl Wake for Look {
     }
 }
 
-/// A snapshot of the drivers. The driving thread waits for all of them together.
+/// A snapshot of the drivers. A driving thread waits for all of them together.
 #[derive(Default)]
 struct Helm {
     drivers: Vec<Arc<dyn Driver>>,
-    /// With several drivers, interrupts the thread that polls.
-    bell: Option<OwnedFd>,
+    /// With several drivers, interrupts the thread that polls. Each role has a bell of its own, so
+    /// that no thread takes what was meant for another.
+    bells: Option<[Arc<Bell>; 2]>,
 }
+
+struct Bell(OwnedFd);
 
 #[derive(Default)]
 struct Seats {
@@ -182,8 +185,8 @@ impl Crew {
             let mut drivers = helm.drivers.clone();
             edit(&mut drivers);
             self.any.store(!drivers.is_empty(), Ordering::SeqCst);
-            let bell = (drivers.len() > 1).then(new_bell);
-            *helm = Arc::new(Helm { drivers, bell });
+            let bells = (drivers.len() > 1).then(|| [Bell::new(), Bell::new()]);
+            *helm = Arc::new(Helm { drivers, bells });
         }
         // The seated threads drive the old list: make them look again.
         let seats = self.seats.lock();
@@ -210,7 +213,17 @@ impl Crew {
             return false;
         }
         let mut seats = self.seats.lock();
-        let free = seats.caller.is_none() && (role == Role::Caller || seats.worker.is_none());
+        let free = seats.caller.is_none()
+            && match role {
+                // A worker that has been called away leaves soon, and then wakes this thread.
+                // Driving beside it, this thread might take the interrupt that is meant for the
+                // worker, again and again, and keep the processor that the worker needs to leave.
+                Role::Caller => {
+                    let is_leaving = seats.worker.as_ref().is_some_and(|worker| worker.is_notified());
+                    !is_leaving || self.helm.read().bells.is_some()
+                }
+                Role::Worker => seats.worker.is_none(),
+            };
         if free && self.in_flight() {
             *seats.seat(role) = Some(parker.clone());
             self.seated.fetch_add(1, Ordering::SeqCst);
@@ -219,8 +232,8 @@ impl Crew {
             // Read after taking the seat: any later change of the drivers finds us seated and
             // notifies us.
             let helm = self.helm.read().clone();
-            if parker.begin_driving(helm.clone()) {
-                self.contain(|| helm.drive());
+            if parker.begin_driving(helm.interrupt_of(role)) {
+                self.contain(|| helm.drive(role));
             } else {
                 self.enter_deferred();
             }
@@ -316,11 +329,22 @@ impl Crew {
 
 impl Interrupt for Helm {
     fn interrupt(&self) {
-        match &self.bell {
-            // The write can only fail if the counter is full, and then the bell is ringing already.
-            Some(bell) => drop(rustix::io::write(bell, &1_u64.to_ne_bytes())),
-            None => self.drivers.iter().for_each(|driver| driver.interrupt()),
-        }
+        self.drivers.iter().for_each(|driver| driver.interrupt());
+    }
+}
+
+impl Bell {
+    fn new() -> Arc<Self> {
+        use rustix::event::{EventfdFlags, eventfd};
+        let made = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
+        Arc::new(Self(made.expect("the process may open another file")))
+    }
+}
+
+impl Interrupt for Bell {
+    fn interrupt(&self) {
+        // The write can only fail if the counter is full, and then the bell is ringing already.
+        let _ = rustix::io::write(&self.0, &1_u64.to_ne_bytes());
     }
 }
 
@@ -328,10 +352,26 @@ impl Interrupt for Helm {
 const AGAIN_AFTER: Timespec = Timespec { tv_sec: 0, tv_nsec: 5_000_000 };
 
 impl Helm {
-    fn drive(&self) {
+    fn bell(&self, role: Role) -> Option<&Arc<Bell>> {
+        let [caller, worker] = self.bells.as_ref()?;
+        Some(match role {
+            Role::Caller => caller,
+            Role::Worker => worker,
+        })
+    }
+
+    /// What makes a thread of this role return from [`Self::drive`].
+    fn interrupt_of(self: &Arc<Self>, role: Role) -> Arc<dyn Interrupt> {
+        match self.bell(role) {
+            Some(bell) => bell.clone(),
+            None => self.clone(),
+        }
+    }
+
+    fn drive(&self, role: Role) {
         use rustix::event::{PollFd, PollFlags, poll};
         let deferred = take_deferred();
-        let Some(bell) = &self.bell else {
+        let Some(Bell(bell)) = self.bell(role).map(|bell| &**bell) else {
             return self.drivers.iter().for_each(|driver| driver.drive(Wait::UntilSome));
         };
         if deferred {
@@ -388,9 +428,4 @@ impl Drop for LeaveSeat<'_> {
             }
         }
     }
-}
-
-fn new_bell() -> OwnedFd {
-    use rustix::event::{EventfdFlags, eventfd};
-    eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).expect("the process may open another file")
 }
