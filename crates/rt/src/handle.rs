@@ -5,8 +5,8 @@ use crate::panics::Panics;
 use crate::real::Real;
 use crate::trace::Event;
 use crate::{
-    Counter, Driver, DriverHandle, Nanos, Origin, RealConfig, ReschedPoint, Rng, ShutdownReport, Sink,
-    TaskEvent, TaskUsage, TimerId, Tracer, WaitsOn, Work, World,
+    Counter, Driver, DriverHandle, Nanos, Origin, RealConfig, Reaping, ReschedPoint, Rng, ShutdownReport,
+    Sink, TaskEvent, TaskUsage, TimerId, Tracer, WaitsOn, Work, World,
 };
 use std::fmt;
 use std::future::Future;
@@ -244,6 +244,18 @@ impl Rt {
         }
     }
 
+    /// Promises that this thread, which is in [`Rt::attend`], reaps soon whatever is in flight, as
+    /// long as the value lives: when its poll ends, at the latest. No other thread is woken for
+    /// that meanwhile. Without the promise, a worker would reap what this thread waits for, and
+    /// wake it, whenever the thread is busy for a moment. Drop it before a system call that may
+    /// block the thread, and call [`Rt::ensure_driven`].
+    pub fn reaping(&self) -> Reaping {
+        match &self.shared.world {
+            Which::Real(real) => real.reaping(),
+            Which::Virtual(_) => Reaping::inert(),
+        }
+    }
+
     /// Notes that I/O was handed to a driver of this world on the calling thread.
     ///
     /// A thread in [`Rt::block_on`] or in a task of this world will drive it later. Any other
@@ -257,11 +269,12 @@ impl Rt {
 
     /// Whether a driver may defer what is submitted now.
     ///
-    /// True while the calling thread is in [`Rt::block_on`] and polls its future. After the poll
-    /// the thread calls [`Driver::enter_deferred`] or [`Driver::drive`], so that one system call
-    /// both starts what the poll has submitted and waits for it. False for tasks, for completions
-    /// called by a driver, and for virtual worlds. Meant for small requests that the caller waits
-    /// for, since a poll may take long. During the poll, [`Rt::ensure_driven`] starts them.
+    /// True while the calling thread is in [`Rt::block_on`] or [`Rt::attend`] and polls its future.
+    /// After the poll the thread calls [`Driver::enter_deferred`] or [`Driver::drive`], so that one
+    /// system call both starts what the poll has submitted and waits for it. False for tasks, for
+    /// completions called by a driver, and for virtual worlds. Meant for small requests that the
+    /// caller waits for, since a poll may take long. During the poll, [`Rt::ensure_driven`] starts
+    /// them.
     pub fn may_defer(&self) -> bool {
         match &self.shared.world {
             Which::Real(real) => real.may_defer(),

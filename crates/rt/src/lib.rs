@@ -51,7 +51,7 @@ pub use error::RtError;
 pub use handle::{Alarm, Rt, Sleep};
 pub use nanos::Nanos;
 pub use overseer::{Overseen, Overseer};
-pub use real::{Driver, DriverHandle, RealConfig, Wait};
+pub use real::{Driver, DriverHandle, RealConfig, Reaping, Wait};
 pub use rng::Rng;
 pub use task::Task;
 pub use trace::{Sink, TaskEvent, Tracer};

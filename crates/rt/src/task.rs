@@ -2,6 +2,7 @@
 
 use crate::error::panic_message;
 use crate::handle::{Rt, Which};
+use crate::real::PollMay;
 use crate::{Class, Counter, RtError, TaskEvent, WaitsOn};
 use parking_lot::Mutex;
 use std::future::{Future, poll_fn};
@@ -73,22 +74,39 @@ impl Rt {
     /// future. Otherwise the future panicked, or (virtual world only) the world cannot go on:
     /// deadlock, overflow, a task that never yields.
     pub fn block_on<F: Future>(&self, future: F) -> Result<F::Output, RtError> {
+        self.wait_for(PollMay::BLOCK, future)
+    }
+
+    /// Like [`Self::block_on`], on behalf of many who wait for this thread, such as the clients of
+    /// a server: no system call blocks it ([`Rt::may_block`]).
+    ///
+    /// # Errors
+    /// As for [`Self::block_on`].
+    pub fn attend<F: Future>(&self, future: F) -> Result<F::Output, RtError> {
+        self.wait_for(PollMay::Defer, future)
+    }
+
+    fn wait_for<F: Future>(&self, may: PollMay, future: F) -> Result<F::Output, RtError> {
         let mut future = std::pin::pin!(future);
         let mut result = None;
         {
             let whole = poll_fn(|cx| future.as_mut().poll(cx).map(|value| result = Some(value)));
-            self.drive(std::pin::pin!(whole))?;
+            self.drive(may, std::pin::pin!(whole))?;
         }
         Ok(result.expect("it was driven to its end"))
     }
 
-    /// Like [`Self::block_on`], but without the future's type, so that it is compiled only once.
-    fn drive(&self, mut future: Pin<&mut (dyn Future<Output = ()> + '_)>) -> Result<(), RtError> {
+    /// Like [`Self::wait_for`], but without the future's type, so that it is compiled only once.
+    fn drive(
+        &self,
+        may: PollMay,
+        mut future: Pin<&mut (dyn Future<Output = ()> + '_)>,
+    ) -> Result<(), RtError> {
         match self.world() {
             Which::Real(real) => {
                 // One guard for the whole wait: a guard per poll would cost more and add no
                 // information.
-                let run = || real.block_on(future.as_mut());
+                let run = || real.block_on(may, future.as_mut());
                 caught(self, "block_on", run)?.ok_or(RtError::Nested)
             }
             Which::Virtual(world) => {

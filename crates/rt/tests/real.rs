@@ -514,6 +514,77 @@ fn block_on_inside_a_task_a_completion_or_itself_is_refused() {
     assert!(sentence.ends_with("await the future instead"), "{sentence}");
 }
 
+/// A driver that counts what threads other than this one do. The flag says whether workers may.
+struct Own(Arc<Lazy>, std::thread::ThreadId, AtomicUsize, bool);
+
+impl Driver for Own {
+    fn drive(&self, wait: Wait) {
+        if std::thread::current().id() != self.1 {
+            self.2.fetch_add(1, Ordering::SeqCst);
+        }
+        self.0.drive(wait);
+    }
+    fn interrupt(&self) {
+        self.0.interrupt();
+    }
+    fn in_flight(&self) -> usize {
+        self.0.in_flight()
+    }
+    fn poll_fd(&self) -> BorrowedFd<'_> {
+        self.0.poll_fd()
+    }
+    fn is_for_workers(&self) -> bool {
+        self.3
+    }
+}
+
+#[test]
+fn workers_leave_a_driver_alone_that_is_not_for_them() {
+    let rt = world();
+    let own = Arc::new(Own(Lazy::new(), std::thread::current().id(), AtomicUsize::new(0), false));
+    let shared = Lazy::new();
+    let _handles = [rt.register_driver(own.clone()), rt.register_driver(shared.clone())];
+    let request = own.0.submit();
+    let (done, is_done) = std::sync::mpsc::channel();
+    let task = rt.spawn("reader", Class::Normal, async move {
+        for _ in 0..100 {
+            shared.read().await;
+        }
+        done.send(()).unwrap();
+    });
+    // Not in `block_on`: only workers drive.
+    is_done.recv().unwrap();
+    assert!(!request.0.lock().unwrap().0 && own.2.load(Ordering::SeqCst) == 0);
+    rt.attend(own.0.read()).unwrap();
+    assert!(request.0.lock().unwrap().0 && own.2.load(Ordering::SeqCst) == 0);
+    rt.block_on(task).unwrap().unwrap();
+}
+
+#[test]
+fn no_worker_reaps_what_a_thread_has_promised_to() {
+    let rt = world();
+    let io = Arc::new(Own(Lazy::new(), std::thread::current().id(), AtomicUsize::new(0), true));
+    let _handle = rt.register_driver(io.clone());
+    let attending = async {
+        let promise = rt.reaping();
+        let request = io.0.submit();
+        for _ in 0..100 {
+            rt.ensure_driven();
+            // The worker that runs this task is idle before and after it.
+            let (done, is_done) = std::sync::mpsc::channel();
+            drop(rt.spawn("task", Class::Normal, async move { done.send(()).unwrap() }));
+            is_done.recv().unwrap();
+        }
+        assert!(!request.0.lock().unwrap().0 && io.2.load(Ordering::SeqCst) == 0);
+        drop(promise);
+        while !request.0.lock().unwrap().0 {
+            std::thread::yield_now();
+        }
+    };
+    rt.attend(attending).unwrap();
+    assert!(io.2.load(Ordering::SeqCst) > 0);
+}
+
 /// A driver in which this thread takes every interrupt, and a worker stays until it is let go.
 struct Crowded {
     this: std::thread::ThreadId,
@@ -608,6 +679,8 @@ fn only_a_thread_that_polls_what_it_waits_for_may_block() {
     assert!(may_block && (1..100).contains(&short_calls), "{short_calls} short calls in a poll");
     assert!(!rt.may_block_once());
     assert!(!rt.may_block());
+    let calls = async { (rt.may_block(), rt.may_block_once(), rt.may_defer()) };
+    assert_eq!(rt.attend(calls).unwrap(), (false, false, true), "others wait for this thread");
     let inside = rt.clone();
     let task = rt.spawn("task", Class::Normal, async move { inside.may_block() || inside.may_wait() });
     assert_eq!(rt.block_on(task).unwrap(), Ok(false), "others wait for a worker");

@@ -1,6 +1,6 @@
 //! I/O driven by the threads that wait for it.
 
-use super::park::{Interrupt, Parker, take_deferred, with_may_block};
+use super::park::{Interrupt, Parker, PollMay, polling, take_deferred};
 use super::timer::Timers;
 use crate::Nanos;
 use crate::error::panic_message;
@@ -50,6 +50,12 @@ pub trait Driver: Send + Sync {
     fn is_held_up(&self) -> bool {
         false
     }
+    /// Whether idle workers of the executor also drive it, as they do by default. If not, only
+    /// threads in [`Rt::block_on`](crate::Rt::block_on) and [`Rt::attend`](crate::Rt::attend) do.
+    /// Say no if all completions concern one thread, which a worker would have to wake.
+    fn is_for_workers(&self) -> bool {
+        true
+    }
 }
 
 /// How long [`Driver::drive`] may take.
@@ -85,10 +91,40 @@ impl fmt::Debug for DriverHandle {
     }
 }
 
+/// A thread's promise to reap soon; see [`Rt::reaping`](crate::Rt::reaping).
+#[must_use = "dropping it ends the promise"]
+pub struct Reaping(Option<Arc<Crew>>);
+
+impl Reaping {
+    pub(crate) fn inert() -> Self {
+        Self(None)
+    }
+
+    pub(super) fn of(crew: &Arc<Crew>) -> Self {
+        crew.promised.fetch_add(1, Ordering::SeqCst);
+        Self(Some(crew.clone()))
+    }
+}
+
+impl Drop for Reaping {
+    fn drop(&mut self) {
+        if let Some(crew) = self.0.take() {
+            crew.promised.fetch_sub(1, Ordering::SeqCst);
+            crew.ensure_driven();
+        }
+    }
+}
+
+impl fmt::Debug for Reaping {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Reaping")
+    }
+}
+
 /// What kind of thread is waiting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
-    /// An ordinary thread in `block_on`.
+    /// An ordinary thread in `block_on` or `attend`.
     Caller,
     /// A worker of the executor without a task to run.
     Worker,
@@ -100,6 +136,8 @@ pub(super) struct Crew {
     any: AtomicBool,
     /// Number of seats taken; can be read without the lock.
     seated: AtomicUsize,
+    /// Threads that have promised to reap soon, seated or not.
+    promised: AtomicUsize,
     seats: Mutex<Seats>,
     panics: Arc<Panics>,
     timers: Weak<Timers>,
@@ -165,6 +203,7 @@ impl Crew {
             helm: RwLock::default(),
             any: AtomicBool::new(false),
             seated: AtomicUsize::new(0),
+            promised: AtomicUsize::new(0),
             seats: Mutex::default(),
         }
     }
@@ -195,8 +234,14 @@ impl Crew {
         seated.iter().flatten().for_each(|parker| parker.notify());
     }
 
-    fn in_flight(&self) -> bool {
-        self.helm.read().drivers.iter().any(|d| d.in_flight() > 0)
+    /// Whether anything is in flight that a thread of this role drives.
+    fn in_flight(&self, role: Role) -> bool {
+        self.helm.read().of(role).any(|d| d.in_flight() > 0)
+    }
+
+    /// Whether a thread drives or has promised to.
+    fn is_attended(&self) -> bool {
+        self.seated.load(Ordering::SeqCst) > 0 || self.promised.load(Ordering::SeqCst) > 0
     }
 
     fn has_drivers(&self) -> bool {
@@ -213,18 +258,17 @@ impl Crew {
             return false;
         }
         let mut seats = self.seats.lock();
-        let free = seats.caller.is_none()
-            && match role {
-                // A worker that has been called away leaves soon, and then wakes this thread.
-                // Driving beside it, this thread might take the interrupt that is meant for the
-                // worker, again and again, and keep the processor that the worker needs to leave.
-                Role::Caller => {
-                    let is_leaving = seats.worker.as_ref().is_some_and(|worker| worker.is_notified());
-                    !is_leaving || self.helm.read().bells.is_some()
-                }
-                Role::Worker => seats.worker.is_none(),
-            };
-        if free && self.in_flight() {
+        let free = match role {
+            // A worker that has been called away leaves soon, and then wakes this thread. Driving
+            // beside it, this thread might take the interrupt that is meant for the worker, again
+            // and again, and keep the processor that the worker needs to leave.
+            Role::Caller => {
+                let is_leaving = seats.worker.as_ref().is_some_and(|worker| worker.is_notified());
+                seats.caller.is_none() && (!is_leaving || self.helm.read().bells.is_some())
+            }
+            Role::Worker => seats.worker.is_none() && !self.is_attended(),
+        };
+        if free && self.in_flight(role) {
             *seats.seat(role) = Some(parker.clone());
             self.seated.fetch_add(1, Ordering::SeqCst);
             drop(seats);
@@ -262,8 +306,7 @@ impl Crew {
     pub(super) fn reap_if_unattended(&self) {
         if self.has_drivers() && self.seated.load(Ordering::SeqCst) == 0 {
             let helm = self.helm.read().clone();
-            helm.drivers
-                .iter()
+            helm.of(Role::Worker)
                 .filter(|driver| driver.in_flight() > 0)
                 .for_each(|driver| self.contain(|| driver.drive(Wait::Not)));
         }
@@ -273,7 +316,7 @@ impl Crew {
     /// the task that waits on this thread nor the worker.
     fn contain(&self, drive: impl FnOnce()) {
         // A completion that blocked would delay those behind it.
-        let drive = || with_may_block(false, drive);
+        let drive = || polling(PollMay::Neither, drive);
         if let Err(payload) = catch_unwind(AssertUnwindSafe(drive)) {
             self.panics.note("completion", &panic_message(&*payload));
         }
@@ -282,23 +325,24 @@ impl Crew {
     /// If something is in flight and no thread is seated, wakes one to drive. Returns false if
     /// there is none to wake.
     pub(super) fn ensure_driven(self: &Arc<Self>) -> bool {
-        if !self.has_drivers() || self.seated.load(Ordering::SeqCst) > 0 || !self.in_flight() {
+        if !self.has_drivers() || self.is_attended() || !self.in_flight(Role::Caller) {
             return true;
         }
         let seats = self.seats.lock();
         if seats.caller.is_some() || seats.worker.is_some() {
             return true;
         }
-        let next = seats.parked_callers.first().or(seats.parked_workers.first()).cloned();
+        let for_workers = self.in_flight(Role::Worker);
+        let workers = seats.parked_workers.first().filter(|_| for_workers);
+        let next = seats.parked_callers.first().or(workers).cloned();
         let has_others = seats.parked_callers.len() + seats.parked_workers.len() > 1;
         drop(seats);
-        next.is_some_and(|next| {
-            next.notify();
-            if has_others {
-                self.watch();
-            }
-            true
-        })
+        let Some(next) = next else { return !for_workers };
+        next.notify();
+        if has_others {
+            self.watch();
+        }
+        true
     }
 
     /// Called when a thread was woken to drive while others wait. That thread first polls its own
@@ -318,7 +362,7 @@ impl Crew {
     /// Wakes all waiting threads if something is in flight and no thread drives.
     fn look(&self) {
         self.looks_at.store(0, Ordering::SeqCst);
-        if self.has_drivers() && self.seated.load(Ordering::SeqCst) == 0 && self.in_flight() {
+        if self.has_drivers() && !self.is_attended() && self.in_flight(Role::Caller) {
             let seats = self.seats.lock();
             let parked: Vec<_> = seats.parked_callers.iter().chain(&seats.parked_workers).cloned().collect();
             drop(seats);
@@ -352,6 +396,11 @@ impl Interrupt for Bell {
 const AGAIN_AFTER: Timespec = Timespec { tv_sec: 0, tv_nsec: 5_000_000 };
 
 impl Helm {
+    /// The drivers that a thread of this role drives.
+    fn of(&self, role: Role) -> impl Iterator<Item = &Arc<dyn Driver>> {
+        self.drivers.iter().filter(move |driver| role == Role::Caller || driver.is_for_workers())
+    }
+
     fn bell(&self, role: Role) -> Option<&Arc<Bell>> {
         let [caller, worker] = self.bells.as_ref()?;
         Some(match role {
@@ -372,20 +421,20 @@ impl Helm {
         use rustix::event::{PollFd, PollFlags, poll};
         let deferred = take_deferred();
         let Some(Bell(bell)) = self.bell(role).map(|bell| &**bell) else {
-            return self.drivers.iter().for_each(|driver| driver.drive(Wait::UntilSome));
+            return self.of(role).for_each(|driver| driver.drive(Wait::UntilSome));
         };
         if deferred {
-            self.drivers.iter().for_each(|driver| driver.enter_deferred());
+            self.of(role).for_each(|driver| driver.enter_deferred());
         }
-        let fds = self.drivers.iter().map(|driver| driver.poll_fd()).chain([bell.as_fd()]);
+        let fds = self.of(role).map(|driver| driver.poll_fd()).chain([bell.as_fd()]);
         let mut fds: Vec<_> = fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
-        let again = self.drivers.iter().any(|driver| driver.is_held_up()).then_some(&AGAIN_AFTER);
+        let again = self.of(role).any(|driver| driver.is_held_up()).then_some(&AGAIN_AFTER);
         // A system call interrupted by a signal is an early return, which is allowed.
         let _ = poll(&mut fds, again);
         if fds.last().is_some_and(|fd| !fd.revents().is_empty()) {
             let _ = rustix::io::read(bell, &mut [0_u8; 8]);
         }
-        self.drivers.iter().for_each(|driver| driver.drive(Wait::Not));
+        self.of(role).for_each(|driver| driver.drive(Wait::Not));
     }
 }
 
@@ -417,11 +466,12 @@ impl Drop for LeaveSeat<'_> {
                 let parked = seats.parked_callers.len() + seats.parked_workers.len();
                 drop(seats);
                 let has_others = parked > usize::from(next.is_some());
-                if parked > 0 && self.crew.in_flight() {
+                let is_promised = self.crew.promised.load(Ordering::SeqCst) > 0;
+                if parked > 0 && self.crew.in_flight(Role::Caller) {
                     if let Some(next) = next {
                         next.notify();
                     }
-                    if has_others {
+                    if has_others && !is_promised {
                         self.crew.watch();
                     }
                 }

@@ -6,7 +6,7 @@ mod driver;
 mod park;
 mod timer;
 
-pub use driver::{Driver, DriverHandle, Wait};
+pub use driver::{Driver, DriverHandle, Reaping, Wait};
 
 use crate::counters::Counters;
 use crate::panics::Panics;
@@ -14,6 +14,7 @@ use crate::{Counter, Nanos, Origin, Rng, ShutdownReport, TimerId};
 use async_executor::Executor;
 use blocking::Pool;
 use driver::{Crew, Role};
+pub(crate) use park::PollMay;
 use park::{Berth, Parker};
 use parking_lot::{Condvar, Mutex, RwLock};
 use std::cell::Cell;
@@ -209,14 +210,18 @@ impl Real {
     }
 
     /// `None` if this thread must not wait, because it runs a task or a completion.
-    pub(crate) fn block_on(&self, mut future: Pin<&mut (dyn Future<Output = ()> + '_)>) -> Option<()> {
+    pub(crate) fn block_on(
+        &self,
+        may: PollMay,
+        mut future: Pin<&mut (dyn Future<Output = ()> + '_)>,
+    ) -> Option<()> {
         Berth::lend(|berth| {
             let crew = &self.engine.crew;
             let mut cx = Context::from_waker(&berth.waker);
             let _leaving = Leaving(self);
             park::with_crew(crew.address(), || {
                 loop {
-                    let polled = park::with_may_block(true, || future.as_mut().poll(&mut cx));
+                    let polled = park::polling(may, || future.as_mut().poll(&mut cx));
                     if polled.is_ready() {
                         return;
                     }
@@ -242,6 +247,10 @@ impl Real {
         let handle = self.engine.crew.register(driver);
         self.engine.notify_workers();
         handle
+    }
+
+    pub(crate) fn reaping(&self) -> Reaping {
+        Reaping::of(&self.engine.crew)
     }
 
     pub(crate) fn may_block(&self) -> bool {

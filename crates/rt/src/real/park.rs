@@ -17,19 +17,40 @@ const NOTIFIED: u32 = 3;
 const SHORT_CALLS: u8 = 2;
 
 thread_local! {
-    /// Short calls left, for a thread that may block.
-    static MAY_BLOCK: Cell<Option<u8>> = const { Cell::new(None) };
+    /// What the running poll may do.
+    static POLL: Cell<PollMay> = const { Cell::new(PollMay::Neither) };
     /// Address of the crew this thread waits with when idle; 0 if none.
     static CREW: Cell<usize> = const { Cell::new(0) };
     /// Whether a driver of that crew holds requests that this thread's poll deferred until its end.
     static DEFERRED: Cell<bool> = const { Cell::new(false) };
 }
 
+/// What a poll may do, by who waits for it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum PollMay {
+    /// A task's poll, or a completion.
+    Neither,
+    /// That of a thread on which others wait: defer requests until its end.
+    Defer,
+    /// That of a thread that waits for its result: block as well. Short calls left.
+    Block(u8),
+}
+
+impl PollMay {
+    pub(crate) const BLOCK: Self = Self::Block(SHORT_CALLS);
+}
+
+fn now() -> PollMay {
+    POLL.try_with(Cell::get).unwrap_or(PollMay::Neither)
+}
+
 /// Whether a driver of the crew at this address may defer a request: true if this thread is in
-/// `block_on` with that crew and polls its future. The thread starts the deferred requests after
-/// the poll.
+/// `block_on` or `attend` with that crew and polls its future. The thread starts the deferred
+/// requests after the poll.
 pub(super) fn defer(crew: usize) -> bool {
-    may_block() && crew_of_thread() == crew && DEFERRED.try_with(|deferred| deferred.set(true)).is_ok()
+    now() != PollMay::Neither
+        && crew_of_thread() == crew
+        && DEFERRED.try_with(|deferred| deferred.set(true)).is_ok()
 }
 
 /// Whether [`defer`] has been granted since the last call.
@@ -58,25 +79,26 @@ pub(super) fn with_crew<T>(crew: usize, work: impl FnOnce() -> T) -> T {
 
 /// Whether a system call may block this thread: see [`crate::Rt::may_block`].
 pub(super) fn may_block() -> bool {
-    MAY_BLOCK.try_with(Cell::get).is_ok_and(|calls| calls.is_some())
+    matches!(now(), PollMay::Block(_))
 }
 
 /// Like [`may_block`], for one of the few short calls of a poll: see [`crate::Rt::may_block_once`].
 pub(super) fn may_block_once() -> bool {
-    let left = MAY_BLOCK.try_with(Cell::get).ok().flatten().unwrap_or(0);
-    left > 0 && MAY_BLOCK.try_with(|calls| calls.set(Some(left - 1))).is_ok()
+    match now() {
+        PollMay::Block(left) if left > 0 => POLL.try_with(|poll| poll.set(PollMay::Block(left - 1))).is_ok(),
+        _ => false,
+    }
 }
 
-/// Runs `work`; `may` says whether the thread may block in it.
-pub(super) fn with_may_block<T>(may: bool, work: impl FnOnce() -> T) -> T {
-    struct Before(Option<u8>);
+/// Runs `work`; `may` says what it may do.
+pub(super) fn polling<T>(may: PollMay, work: impl FnOnce() -> T) -> T {
+    struct Before(PollMay);
     impl Drop for Before {
         fn drop(&mut self) {
-            let _ = MAY_BLOCK.try_with(|calls| calls.set(self.0));
+            let _ = POLL.try_with(|poll| poll.set(self.0));
         }
     }
-    let calls = may.then_some(SHORT_CALLS);
-    let _before = Before(MAY_BLOCK.try_with(|now| now.replace(calls)).unwrap_or(None));
+    let _before = Before(POLL.try_with(|poll| poll.replace(may)).unwrap_or(PollMay::Neither));
     work()
 }
 
