@@ -203,8 +203,7 @@ fn serve(session: &mut Session, args: &MountArgs, words: &MountWords) -> Result<
         let server = server.clone();
         rt.spawn_blocking("metrics", move || metrics.serve(|| server.metrics()))
     });
-    let serving = server.clone();
-    let served = rt.block_on(rt.spawn_blocking("fuse", move || serving.serve()))??;
+    let served = server.serve();
     metrics.inspect(|metrics| metrics.end());
     if closing.swap(true, Ordering::Relaxed) {
         // Another thread closes the volume and ends the process.

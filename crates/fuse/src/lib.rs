@@ -11,6 +11,7 @@
 //! fsync makes them durable.
 #![deny(unsafe_code)]
 
+mod buffers;
 mod caller;
 pub mod contain;
 mod device;
@@ -19,6 +20,7 @@ mod groups;
 mod handles;
 mod ids;
 mod inherit;
+mod lane;
 mod listing;
 mod metrics;
 mod metrics_socket;
@@ -54,5 +56,5 @@ pub use sandbox::{ImageIs, SandboxError, confine_calls, confine_files};
 pub use server::{Server, WANTED_FEATURES};
 pub use settings::Settings;
 pub use tie::Tie;
-pub use transport::Transport;
+pub use transport::{Received, Transport};
 pub use volume::{OpenVolume, VolumeOptions};

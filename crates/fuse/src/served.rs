@@ -1,5 +1,6 @@
 //! The data that operations work on.
 
+use crate::buffers::Buffers;
 use crate::groups::groups_of;
 use crate::handles::Handles;
 use crate::metrics::Metrics;
@@ -25,6 +26,8 @@ pub(crate) struct Served {
     pub(crate) volume: Volume,
     pub(crate) nodes: Nodes,
     pub(crate) handles: Handles,
+    /// For what is read.
+    pub(crate) buffers: Buffers,
     pub(crate) shown: ShownOwners,
     /// The volume's page cache.
     pub(crate) cache: PageCache,
@@ -45,12 +48,13 @@ impl Served {
         let (volume, cache) = (open.volume.clone(), open.cache.clone());
         let nodes = Nodes::new(volume.clone(), open.root.clone());
         let first_commit = volume.newest_commit();
-        let (handles, metrics) = Default::default();
+        let (handles, buffers, metrics) = Default::default();
         let (asks, rt) = (RwLock::new(&Arc::new(WaitTable::new(rt, WaitConfig::new("groups")))), rt.clone());
         Self {
             volume,
             nodes,
             handles,
+            buffers,
             shown: ShownOwners { owners, ids, kernel_checks },
             cache,
             metrics,

@@ -1,11 +1,9 @@
-//! Reading requests, running them and replying.
-//!
-//! A request's operation is first polled on the thread that has read the request: most operations
-//! never wait, and a reply from the reading thread spares the program's processor two wakeups. An
-//! operation that has to wait becomes a task.
+//! Running requests and replying.
 
+use crate::buffers::Buffers;
 use crate::caller::Who;
 use crate::errno::{Errno, Failure, Result};
+use crate::lane::{self, Work};
 use crate::metrics::UNKNOWN;
 use crate::ops::xattrs::ACCESS_LIST;
 use crate::served::{MAX_WRITE, Served};
@@ -15,14 +13,13 @@ use crate::wire::{
     NOTIFY_INVAL_INODE, Operation, Reply, ReplyHeader, Request, RequestHeader, init,
 };
 use crate::{OpenVolume, Transport, ops};
-use extant_rt::{Class, Nanos, Rt};
-use parking_lot::{Condvar, Mutex};
+use extant_rt::{Nanos, Rt};
+use parking_lot::Mutex;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::{Context, Waker};
+use std::task::{Context, Poll, Waker};
 use zerocopy::{FromBytes, IntoBytes};
 
 /// Room for a request's header, the largest structure and a name, besides the data.
@@ -54,8 +51,6 @@ const NO_ROOM: [i32; 2] = [28, 122];
 /// How long each attempt waits for the last close of a deleted file, before a full volume is
 /// reported.
 const DELETED_STEP: Nanos = Nanos::from_millis(5);
-/// Maximum number of buffers kept for further requests.
-const SPARE_BUFFERS: usize = 4;
 /// Maximum number of read-ahead and write-back requests that the kernel has in flight at once.
 const MAX_BACKGROUND: u16 = 128;
 
@@ -68,9 +63,8 @@ pub struct Server {
     /// The open volume; taken out and closed when the server ends.
     open: Mutex<Option<OpenVolume>>,
     ready: Mutex<Option<Box<dyn FnOnce() + Send>>>,
-    buffers: Mutex<Vec<Vec<u8>>>,
-    tasks: Mutex<usize>,
-    idle: Condvar,
+    /// For long requests.
+    buffers: Buffers,
     is_initialised: AtomicBool,
     /// There is no protocol version that both the kernel and we support.
     is_refused: AtomicBool,
@@ -99,38 +93,26 @@ impl Server {
             served: Served::new(rt, &volume, settings),
             open: Mutex::new(Some(volume)),
             ready: Mutex::new(Some(Box::new(ready))),
-            buffers: Mutex::default(),
-            tasks: Mutex::default(),
-            idle: Condvar::new(),
+            buffers: Buffers::default(),
             is_initialised: AtomicBool::new(false),
             is_refused: AtomicBool::new(false),
         })
     }
 
-    /// Answers requests until the directory is unmounted, and waits for those in flight. Blocks the
-    /// thread: call it from one of the world's blocking threads.
+    /// Answers requests on this thread until the directory is unmounted and all are answered. Call
+    /// it on a thread that may wait.
     ///
     /// # Errors
     /// The connection is broken, or the kernel is too old.
     pub fn serve(self: &Arc<Self>) -> std::io::Result<()> {
-        let ended = loop {
-            let mut buffer = self.buffers.lock().pop().unwrap_or_default();
-            buffer.resize(BUFFER_BYTES, 0);
-            match self.transport.read(&mut buffer) {
-                Ok(Some(bytes)) => self.begin(buffer, bytes),
-                Ok(None) => break Ok(()),
-                Err(error) => break Err(error),
-            }
+        lane::serve(&self.rt, &self.transport, BUFFER_BYTES, |buffer, bytes| {
+            let waiting = self.begin(buffer, bytes);
             if self.is_refused.load(Ordering::Relaxed) {
                 let words = "the kernel's FUSE is too old; Linux 5.13 or newer is needed";
-                break Err(std::io::Error::new(std::io::ErrorKind::Unsupported, words));
+                return Err(std::io::Error::new(std::io::ErrorKind::Unsupported, words));
             }
-        };
-        let mut tasks = self.tasks.lock();
-        while *tasks > 0 {
-            self.idle.wait(&mut tasks);
-        }
-        ended
+            Ok(waiting)
+        })
     }
 
     /// Forgets what programs had open, and closes the volume.
@@ -147,46 +129,26 @@ impl Server {
         }
     }
 
-    /// Starts a request: polls it on this thread, and makes it a task if it has to wait.
-    fn begin(self: &Arc<Self>, mut buffer: Vec<u8>, bytes: usize) {
+    /// Starts the request in a buffer, and returns it if it has to wait. A long one takes the
+    /// buffer with it.
+    fn begin(self: &Arc<Self>, buffer: &mut Vec<u8>, bytes: usize) -> Option<Work> {
         let server = self.clone();
-        if bytes <= SHORT_BYTES {
-            let short = buffer[..bytes].to_vec();
-            self.keep(buffer);
-            buffer = short;
-        }
-        let mut work: Pin<Box<dyn Future<Output = ()> + Send>> = Box::pin(async move {
-            server.answer(&buffer[..bytes]).await;
-            if bytes > SHORT_BYTES {
-                server.keep(buffer);
-            }
-        });
-        // If it has to wait, the task polls it again with its own waker.
+        let mut work: Work = if bytes <= SHORT_BYTES {
+            let request = buffer[..bytes].to_vec();
+            Box::pin(async move { server.answer(&request).await })
+        } else {
+            let next = self.buffers.take(BUFFER_BYTES);
+            let request = std::mem::replace(buffer, next);
+            Box::pin(async move {
+                server.answer(&request[..bytes]).await;
+                server.buffers.keep(request);
+            })
+        };
+        // It is polled again with its own waker if it has to wait.
         let mut cx = Context::from_waker(Waker::noop());
-        // After a panic, the dropped ticket has already sent EIO, and the panic message was
-        // printed.
-        let Ok(polled) = catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(&mut cx))) else { return };
-        if polled.is_pending() {
-            self.spawn("fuse request", work);
-        }
-    }
-
-    /// Keeps a buffer to be reused for another request.
-    fn keep(&self, buffer: Vec<u8>) {
-        let mut buffers = self.buffers.lock();
-        if buffers.len() < SPARE_BUFFERS {
-            buffers.push(buffer);
-        }
-    }
-
-    /// Starts a task that [`Self::serve`] waits for.
-    fn spawn(self: &Arc<Self>, name: &str, work: impl Future<Output = ()> + Send + 'static) {
-        *self.tasks.lock() += 1;
-        let running = Running(self.clone());
-        drop(self.rt.spawn(name, Class::Normal, async move {
-            let _running = running;
-            work.await;
-        }));
+        // After a panic the dropped ticket has sent EIO, and the panic was printed.
+        let polled = catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(&mut cx)));
+        matches!(polled, Ok(Poll::Pending)).then_some(work)
     }
 
     async fn answer(self: &Arc<Self>, bytes: &[u8]) {
@@ -467,16 +429,6 @@ impl Server {
     }
 }
 
-/// A task that runs a request.
-struct Running(Arc<Server>);
-
-impl Drop for Running {
-    fn drop(&mut self) {
-        *self.0.tasks.lock() -= 1;
-        self.0.idle.notify_all();
-    }
-}
-
 /// A request that awaits its reply. If it is dropped without a reply, because its operation has
 /// panicked, the caller gets EIO.
 struct Ticket<'a> {
@@ -492,12 +444,10 @@ impl Ticket<'_> {
 
     fn send(mut self, reply: Reply) {
         let is_taken = reply.with_parts(|parts| self.write(0, parts));
-        if is_taken {
-            return;
-        }
-        // Nobody waits for this reply any more, so the kernel does not count the inodes and handles
-        // in it.
         match reply {
+            Reply::Data(bytes) => self.server.served.buffers.keep(bytes),
+            _ if is_taken => {}
+            // Nobody waits for it, so the kernel does not count what it tells.
             Reply::Entry(entry) => self.server.forget(entry.nodeid, 1),
             Reply::Created(entry, opened) => {
                 drop(self.server.served.handles.release(opened.fh));

@@ -131,7 +131,7 @@ pub(crate) async fn tmpfile(served: &Served, parent: u64, caller: &Caller, args:
 }
 
 pub(crate) async fn read(served: &Served, args: &ReadIn) -> Result<Reply> {
-    let mut bytes = vec![0; args.size.min(MAX_WRITE) as usize];
+    let mut bytes = served.buffers.take(args.size.min(MAX_WRITE) as usize);
     let read = match served.handles.get(args.fh)? {
         Handle::Live(file, _) => file.read(args.offset, &mut bytes).await?,
         Handle::Stored(file) => file.read_at(args.offset, &mut bytes).await?,

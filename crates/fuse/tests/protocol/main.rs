@@ -1,13 +1,16 @@
 //! A server without a kernel: requests and replies as bytes.
 
+mod lane;
 mod sandbox;
 
 use extant_block::{FileDevice, FileOptions};
 use extant_fuse::wire::*;
-use extant_fuse::{Monitor, OpenVolume, Server, Settings, Tie, Transport, VolumeOptions};
+use extant_fuse::{Monitor, OpenVolume, Received, Server, Settings, Tie, Transport, VolumeOptions};
 use extant_rt::Rt;
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex};
@@ -17,13 +20,25 @@ use zerocopy::{FromBytes, IntoBytes};
 struct Pipe {
     requests: Mutex<Receiver<Vec<u8>>>,
     replies: Mutex<Sender<Vec<u8>>>,
+    /// Has a byte for each request, and ends with them.
+    arrived: UnixStream,
 }
 
 impl Transport for Pipe {
-    fn read(&self, buffer: &mut [u8]) -> std::io::Result<Option<usize>> {
-        let Ok(request) = self.requests.lock().unwrap().recv() else { return Ok(None) };
+    fn read(&self, buffer: &mut [u8], waits: bool) -> std::io::Result<Received> {
+        self.arrived.set_nonblocking(!waits)?;
+        match (&self.arrived).read(&mut [0]) {
+            Ok(0) => return Ok(Received::End),
+            Err(error) if error.kind() == std::io::ErrorKind::WouldBlock => return Ok(Received::Nothing),
+            read => drop(read?),
+        }
+        let request = self.requests.lock().unwrap().recv().unwrap();
         buffer[..request.len()].copy_from_slice(&request);
-        Ok(Some(request.len()))
+        Ok(Received::Request(request.len()))
+    }
+
+    fn poll_fd(&self) -> BorrowedFd<'_> {
+        self.arrived.as_fd()
     }
 
     fn write(&self, parts: &[&[u8]]) -> std::io::Result<()> {
@@ -37,6 +52,7 @@ impl Transport for Pipe {
 struct Kernel {
     requests: Sender<Vec<u8>>,
     replies: Receiver<Vec<u8>>,
+    arrives: UnixStream,
     unique: u64,
     uid: u32,
 }
@@ -48,6 +64,7 @@ impl Kernel {
         let (unique, uid) = (self.unique, self.uid);
         let header = RequestHeader { len, opcode, unique, nodeid, uid, ..RequestHeader::default() };
         self.requests.send([header.as_bytes(), body].concat()).unwrap();
+        self.arrives.write_all(&[0]).unwrap();
         self.unique
     }
 
@@ -124,21 +141,31 @@ fn serve(path: &Path, play: impl FnOnce(&mut Kernel, &Server)) {
 
 fn serve_with(path: &Path, settings: Settings, play: impl FnOnce(&mut Kernel, &Server)) {
     let rt = Rt::real(Default::default());
+    make(&rt, path);
+    serve_on(&rt, path, settings, play);
+}
+
+fn make(rt: &Rt, path: &Path) {
     let options =
         extant_image::VolumeOptions { size: extant_image::SizePolicy::Fixed(16 << 20), ..Default::default() };
     let created = extant_image::Timestamp { seconds: 1_700_000_000, nanos: 0 };
-    extant_image::mkfs(path, &options, created, &rt, Arc::new(|_, _| {})).unwrap();
+    extant_image::mkfs(path, &options, created, rt, Arc::new(|_, _| {})).unwrap();
+}
+
+/// Serves a volume that is there.
+fn serve_on(rt: &Rt, path: &Path, settings: Settings, play: impl FnOnce(&mut Kernel, &Server)) {
     let device = FileDevice::open(path, FileOptions { write: true, direct: false }).unwrap();
     let options = VolumeOptions { cache_bytes: 16 << 20, ..VolumeOptions::default() };
-    let device = Arc::new(device.driven_by(&rt));
-    let volume = rt.block_on(OpenVolume::open(&rt, device, options)).unwrap().unwrap();
+    let device = Arc::new(device.driven_by(rt));
+    let volume = rt.block_on(OpenVolume::open(rt, device, options)).unwrap().unwrap();
     let (requests, theirs) = channel();
     let (their_replies, replies) = channel();
-    let pipe = Pipe { requests: Mutex::new(theirs), replies: Mutex::new(their_replies) };
-    let server = Server::new(&rt, volume, Arc::new(pipe), settings, || {});
+    let (arrives, arrived) = UnixStream::pair().unwrap();
+    let pipe = Pipe { requests: Mutex::new(theirs), replies: Mutex::new(their_replies), arrived };
+    let server = Server::new(rt, volume, Arc::new(pipe), settings, || {});
     let serving = server.clone();
     let served = rt.spawn_blocking("fuse", move || serving.serve());
-    let mut kernel = Kernel { requests, replies, unique: 0, uid: 0 };
+    let mut kernel = Kernel { requests, replies, arrives, unique: 0, uid: 0 };
     play(&mut kernel, &server);
     drop(kernel);
     rt.block_on(served).unwrap().unwrap().unwrap();

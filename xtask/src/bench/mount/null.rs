@@ -3,7 +3,7 @@
 
 use super::Result;
 use extant_fuse::wire::*;
-use extant_fuse::{Device, MountOptions, Transport, WANTED_FEATURES, mount};
+use extant_fuse::{Device, MountOptions, Received, Transport, WANTED_FEATURES, mount};
 use std::collections::BTreeMap;
 use std::io::{BufRead, Write};
 use std::path::Path;
@@ -91,7 +91,8 @@ impl Null {
 
     fn serve(&mut self, device: &Device) -> Result<()> {
         let mut buffer = vec![0; MAX_WRITE as usize + 4096];
-        while let Some(bytes) = device.read(&mut buffer)? {
+        loop {
+            let Received::Request(bytes) = device.read(&mut buffer, true)? else { return Ok(()) };
             let Ok(request) = Request::parse(&buffer[..bytes]) else { continue };
             let unique = request.header.unique;
             let reply = |error: i32, parts: [&[u8]; 2]| {
@@ -120,7 +121,6 @@ impl Null {
                 None => reply(-NO_CALL, [&[], &[]]),
             }
         }
-        Ok(())
     }
 
     fn node(&mut self, nodeid: u64) -> std::result::Result<&mut Node, i32> {
