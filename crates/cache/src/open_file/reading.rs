@@ -297,7 +297,7 @@ impl CachedOpenFile {
     }
 
     /// Starts read-ahead. If the backing cannot say at once where the pages are, a new task does
-    /// it.
+    /// it. No thread is woken to reap: the reader that needs the pages will.
     fn carry_out(&self, plan: Plan) {
         if plan.ahead.is_empty() {
             return;
@@ -312,8 +312,6 @@ impl CachedOpenFile {
         });
         if work.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending() {
             drop(self.file.core.rt.spawn("read-ahead", Class::Normal, work));
-        } else {
-            self.file.core.rt.ensure_driven();
         }
     }
 
