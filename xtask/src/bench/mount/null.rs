@@ -1,5 +1,7 @@
 //! A FUSE server that answers from memory and does no work, to measure the cost of the protocol. It
-//! uses our transport, and asks the kernel for the same features as our server.
+//! uses our transport, and asks the kernel for the same features as our server. Like ours, it tells
+//! when a file was made: without an answer the kernel would not ask again, and a program's first
+//! look at a file would cost one request instead of two.
 
 use super::Result;
 use extant_fuse::wire::*;
@@ -214,6 +216,7 @@ impl Null {
                 Err(_) => Ok(Reply::Entry(EntryOut { entry_valid: VALID_SECONDS, ..EntryOut::default() })),
             },
             Operation::Getattr(_) => self.attr(nodeid),
+            Operation::Statx(_) => self.statx(nodeid),
             Operation::Setattr(args) => self.setattr(nodeid, &args),
             Operation::Readlink => match &self.node(nodeid)?.content {
                 Content::Data(target) => Ok(Reply::Data(target.clone())),
@@ -324,6 +327,32 @@ impl Null {
     fn attr(&mut self, nodeid: u64) -> Answer {
         let attr = self.node(nodeid)?.attr;
         Ok(Reply::Attr(AttrOut { attr_valid: VALID_SECONDS, attr, ..AttrOut::default() }))
+    }
+
+    fn statx(&mut self, nodeid: u64) -> Answer {
+        const BASIC: u32 = 0x7ff;
+        const BTIME: u32 = 0x800;
+        let attr = self.node(nodeid)?.attr;
+        let time = |tv_sec: i64, tv_nsec: u32| StatxTime { tv_sec, tv_nsec, reserved: 0 };
+        // It never changes the time of change.
+        let changed = time(attr.ctime, attr.ctimensec);
+        let stat = Statx {
+            mask: BASIC | BTIME,
+            blksize: attr.blksize,
+            nlink: attr.nlink,
+            uid: attr.uid,
+            gid: attr.gid,
+            mode: attr.mode as u16,
+            ino: attr.ino,
+            size: attr.size,
+            blocks: attr.blocks,
+            atime: time(attr.atime, attr.atimensec),
+            btime: changed,
+            ctime: changed,
+            mtime: time(attr.mtime, attr.mtimensec),
+            ..Statx::default()
+        };
+        Ok(Reply::Statx(Box::new(StatxOut { attr_valid: VALID_SECONDS, stat, ..StatxOut::default() })))
     }
 
     fn setattr(&mut self, nodeid: u64, args: &SetattrIn) -> Answer {
