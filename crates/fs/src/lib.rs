@@ -52,8 +52,9 @@ pub use file::{
 pub use map::{Run, RunState, Runs};
 pub use meta::{BlockRef, RemovalStep};
 pub use names::{
-    Attributes, Caller, Capabilities, DEPTH_MAX, Follow, Node, PATH_MAX, PathNodes, RenameMode, SYMLINKS_MAX,
-    SetAttributes, SetTime, Walk, WalkEntry, WalkError, WalkOptions, Way, walk_path,
+    Attributes, Caller, Capabilities, DEPTH_MAX, Follow, Node, NotMade, PATH_MAX, PathNodes, RenameMode,
+    SYMLINKS_MAX, SetAttributes, SetTime, SmallFile, SmallFiles, Walk, WalkEntry, WalkError, WalkOptions,
+    Way, walk_path,
 };
 pub use quote::{printable, quote};
 pub use recovery::{JournalCopies, JournalCopy, OldCopy, Recovery, journal_copies};

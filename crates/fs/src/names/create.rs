@@ -306,13 +306,7 @@ impl<'a> Draft<'a> {
             FileKind::Directory => Wanted::Directory,
             _ => Wanted::File,
         };
-        let group = sb.locate_inode(parent.number()).map_or_else(Default::default, |(group, _)| group);
-        let near = Parent { inode: parent.number(), group, last: state(parent).last_group };
-        writer.rt.charge(Cost::BlockSearch(1));
-        let inode = writer.inodes.take_number(&writer.alloc, &writer.journal, wanted, near).await?;
-        if wanted == Wanted::File {
-            state(parent).last_group = sb.locate_inode(inode.number()).map(|(group, _)| group);
-        }
+        let inode = take_number(writer, parent, wanted).await?;
         let mut draft = Self {
             inode,
             what,
@@ -437,15 +431,9 @@ impl<'a> Draft<'a> {
         if body.is_some() {
             ensure_feature(handle);
         }
-        let (inherited, project, extents) = parent.read(|dir| {
-            let flags = dir.flags() & INHERITED;
-            let flags = match what.kind() {
-                FileKind::Directory => flags,
-                FileKind::Regular => flags - (InodeFlags::DIRSYNC | InodeFlags::PROJINHERIT),
-                _ => flags & (InodeFlags::NODUMP | InodeFlags::NOATIME),
-            };
-            (flags, inherited_project(dir), sb.incompat().contains(Incompat::EXTENTS))
-        });
+        let (inherited, project) =
+            parent.read(|dir| (inherited_flags(dir, what.kind()), inherited_project(dir)));
+        let extents = sb.incompat().contains(Incompat::EXTENTS);
         let made = writer.inodes.create(handle, &writer.alloc, new, |inode| {
             inode.raw.i_mode = mode.into();
             inode.raw.i_links_count = if what.kind() == FileKind::Directory { 2.into() } else { 1.into() };
@@ -497,6 +485,33 @@ impl<'a> Draft<'a> {
     }
 }
 
+/// Takes a number for a new inode in the directory `parent`.
+pub(super) async fn take_number(
+    writer: &Writer,
+    parent: &Arc<InodeCell>,
+    wanted: Wanted,
+) -> Result<NewInode> {
+    let sb = writer.store.shape();
+    let group = sb.locate_inode(parent.number()).map_or_else(Default::default, |(group, _)| group);
+    let near = Parent { inode: parent.number(), group, last: state(parent).last_group };
+    writer.rt.charge(Cost::BlockSearch(1));
+    let inode = writer.inodes.take_number(&writer.alloc, &writer.journal, wanted, near).await?;
+    if wanted == Wanted::File {
+        state(parent).last_group = sb.locate_inode(inode.number()).map(|(group, _)| group);
+    }
+    Ok(inode)
+}
+
+/// The flags that a new inode of this kind inherits from its directory.
+pub(super) fn inherited_flags(dir: &Inode, kind: FileKind) -> InodeFlags {
+    let flags = dir.flags() & INHERITED;
+    match kind {
+        FileKind::Directory => flags,
+        FileKind::Regular => flags - (InodeFlags::DIRSYNC | InodeFlags::PROJINHERIT),
+        _ => flags & (InodeFlags::NODUMP | InodeFlags::NOATIME),
+    }
+}
+
 fn check_target(target: &[u8]) -> Result<()> {
     if target.is_empty() {
         return Err(not_found(target));
@@ -516,7 +531,7 @@ pub(super) fn new_owners(caller: &Caller, parent: &InodeCell, kind: FileKind) ->
 }
 
 /// The project that new inodes inherit from a directory, if any.
-fn inherited_project(dir: &Inode) -> Option<u32> {
+pub(super) fn inherited_project(dir: &Inode) -> Option<u32> {
     dir.project().filter(|_| dir.flags().contains(InodeFlags::PROJINHERIT))
 }
 

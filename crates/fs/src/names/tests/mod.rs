@@ -14,6 +14,7 @@ mod nospace;
 mod privileges;
 mod quotas;
 mod shared_xattrs;
+mod small_files;
 mod values;
 
 use super::*;
