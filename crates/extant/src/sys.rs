@@ -426,10 +426,15 @@ pub(crate) fn of_owner(uid: Option<u32>, gid: Option<u32>) -> SetAttributes {
 }
 
 /// Refuses times with a thousand million nanoseconds or more, like `utimensat(2)`.
-pub(crate) fn of_times(accessed: Option<Time>, modified: Option<Time>) -> Result<SetAttributes> {
-    if let Some(time) = [accessed, modified].into_iter().flatten().find(|time| time.nanos >= 1_000_000_000) {
-        return Err(Error::Invalid(format!("{} nanoseconds are more than a second", time.nanos)));
+pub(crate) fn check_times(times: impl IntoIterator<Item = Time>) -> Result<()> {
+    match times.into_iter().find(|time| time.nanos >= 1_000_000_000) {
+        Some(time) => Err(Error::Invalid(format!("{} nanoseconds are more than a second", time.nanos))),
+        None => Ok(()),
     }
+}
+
+pub(crate) fn of_times(accessed: Option<Time>, modified: Option<Time>) -> Result<SetAttributes> {
+    check_times([accessed, modified].into_iter().flatten())?;
     let to = |time: Time| SetTime::To(time.into());
     Ok(SetAttributes { accessed: accessed.map(to), modified: modified.map(to), ..Default::default() })
 }

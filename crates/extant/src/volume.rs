@@ -88,6 +88,10 @@ impl Volume {
         &self.inner
     }
 
+    pub(crate) fn world(&self) -> &World {
+        &self.world
+    }
+
     /// The root directory.
     pub fn root(&self) -> Dir {
         Dir::new(self.world.clone(), self.inner.root())

@@ -32,6 +32,7 @@
 mod async_dir;
 mod async_file;
 mod async_inode;
+mod async_small_files;
 mod async_volume;
 mod async_walk;
 mod path_arguments;
@@ -41,6 +42,7 @@ pub use crate::metadata::DirEntry;
 pub use async_dir::Dir;
 pub use async_file::File;
 pub use async_inode::Inode;
+pub use async_small_files::SmallFiles;
 pub use async_volume::Volume;
 pub use async_walk::Walk;
 pub(crate) use visited::Visited;

@@ -69,6 +69,11 @@ impl Sys {
         }))
     }
 
+    /// Begins to make small files together.
+    pub(crate) fn small_files(&self) -> Result<extant_fs::SmallFiles> {
+        self.volume.small_files(&self.caller)
+    }
+
     pub(crate) async fn mkdir(&self, dir: &Node, name: &[u8], mode: u32) -> Result<()> {
         dir.live_without(self, name).await?.mkdir(&self.caller, name, mode.low_u16()).await.map(drop)
     }
