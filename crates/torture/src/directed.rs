@@ -12,6 +12,7 @@ pub fn all() -> Vec<Workload> {
         make("synchronous", synchronous()),
         make("replace", replace()),
         make("replace by a file without a name", replace_by_link()),
+        make("small files", small_files()),
         make("early reuse", early_reuse()),
         make("revoke", revoke()),
         make("orphans", orphans()),
@@ -317,6 +318,19 @@ fn replace_by_link() -> Vec<Op> {
     }
     ops.extend([over(0, "other"), Op::Release { slot: 0 }, Op::Release { slot: 1 }, Op::Sync]);
     ops.extend([over(2, "d/new0"), Op::Release { slot: 2 }, fsync("d")]);
+    ops
+}
+
+/// Files that are made together, each with all of its contents, among other changes of the same
+/// directories, and in blocks that were another file's.
+fn small_files() -> Vec<Op> {
+    let put = |path: &str, len, tag, waits| Op::Put { path: path.into(), mode: 0o640, len, tag, waits };
+    let mut ops = vec![mkdir("d"), create("old"), Op::write("old", 0, 20_000, 1), Op::Sync, unlink("old")];
+    ops.extend([put("a", 5_000, 2, true), put("d/a", 0, 3, true), put("d/b", 4_096, 4, false)]);
+    ops.extend([fsync("d"), rename("d/b", "a"), put("b", 9_000, 5, false), fsync("")]);
+    ops.extend([unlink("a"), put("c", 1, 6, true), put("d/c", 300, 7, false), Op::write("c", 1, 6_000, 8)]);
+    ops.extend([Op::Sync, put("e", 12_000, 9, false), Op::Truncate { path: "e".into(), size: 100 }]);
+    ops.extend([put("d/e", 2_000, 10, true), put("d/f", 2_000, 11, false), fsync("d/e"), unlink("d/f")]);
     ops
 }
 

@@ -3,7 +3,8 @@
 
 use crate::subject::{FLAGS, is_compared};
 use crate::{
-    Durability, Errno, Fallocate, Kind, Outcome, RenameMode, Special, Stat, Subject, Time, XattrMode,
+    Durability, Errno, Fallocate, Kind, Outcome, PUT_TIME, RenameMode, Special, Stat, Subject, Time,
+    XattrMode,
 };
 use rustix::fs::{
     self as fs, AtFlags, FallocateFlags, FileType, IFlags, Mode, OFlags, RenameFlags, Timespec, Timestamps,
@@ -278,6 +279,16 @@ impl Subject for Host {
 
     fn release(&mut self, slot: u8) -> Outcome<()> {
         self.held.remove(&slot).map(drop).ok_or(Errno::BADF)
+    }
+
+    fn put(&mut self, path: &str, mode: u32, data: &[u8], _waits: bool) -> Outcome<u64> {
+        let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OPEN;
+        let file = fs::openat(&self.root, at(path), flags, Mode::RUSR | Mode::WUSR)?;
+        let done = put(&file, 0, data)?;
+        fs::fchmod(&file, Mode::from_raw_mode(mode))?;
+        let time = Timespec { tv_sec: PUT_TIME.seconds, tv_nsec: PUT_TIME.nanos.into() };
+        fs::futimens(&file, &Timestamps { last_access: time, last_modification: time })?;
+        Ok(done)
     }
 
     fn fsync(&mut self, path: &str) -> Outcome<()> {

@@ -46,7 +46,7 @@ pub use host::Host;
 pub use image::{Image, ImageDevice};
 pub use meddle::{Meddler, Meddling};
 pub use model::{Model, Violation};
-pub use op::{Durability, Fallocate, Op, Time};
+pub use op::{Durability, Fallocate, Op, PUT_TIME, Time};
 pub use ours::{OurVolume, Ours, SlowDevice};
 pub use pattern::pattern;
 pub use subject::{Errno, Kind, Outcome, Stat, Subject, apply};

@@ -54,6 +54,9 @@ pub struct Time {
     pub nanos: u32,
 }
 
+/// The times of a file that [`Op::Put`] makes.
+pub const PUT_TIME: Time = Time { seconds: 1_600_000_000, nanos: 5 };
+
 /// An operation. Paths are relative to the root of the volume, which is the empty path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[allow(missing_docs)] // the fields are the arguments of the system call of the same name
@@ -195,6 +198,16 @@ pub enum Op {
     Release {
         slot: u8,
     },
+    /// Makes a file with all of its contents, this mode, [`PUT_TIME`], and root as its owner, which
+    /// is there as a whole or not at all. The directory passes on neither a group nor an access
+    /// list. A file that `waits` is made by the next operation, which is another one of this kind.
+    Put {
+        path: String,
+        mode: u32,
+        len: u64,
+        tag: u32,
+        waits: bool,
+    },
     Fsync {
         path: String,
     },
@@ -240,6 +253,7 @@ impl Op {
             | Self::Fallocate { path, .. }
             | Self::SetProject { path, .. }
             | Self::Hold { path, .. }
+            | Self::Put { path, .. }
             | Self::Fsync { path }
             | Self::Fdatasync { path } => [Some(path), None],
             Self::Tmpfile { dir, .. } => [Some(dir), None],
@@ -255,7 +269,9 @@ impl Op {
             Self::Write { offset, len, tag, .. } | Self::WriteHeld { offset, len, tag, .. } => {
                 Some(pattern(tag, offset, len as usize))
             }
-            Self::Rewrite { len, tag, .. } => Some(pattern(tag, 0, len as usize)),
+            Self::Rewrite { len, tag, .. } | Self::Put { len, tag, .. } => {
+                Some(pattern(tag, 0, len as usize))
+            }
             _ => None,
         }
     }
@@ -318,6 +334,9 @@ impl fmt::Display for Op {
                 write!(f, "write-held {slot} {offset}+{len} #{tag}")
             }
             Self::Release { slot } => write!(f, "release {slot}"),
+            Self::Put { path, mode, len, tag, waits } => {
+                write!(f, "put {} {mode:o} {len} #{tag}{}", p(path), if *waits { " waits" } else { "" })
+            }
             Self::Fsync { path } => write!(f, "fsync {}", p(path)),
             Self::Fdatasync { path } => write!(f, "fdatasync {}", p(path)),
             Self::Sync => f.write_str("sync"),

@@ -3,10 +3,11 @@
 use crate::subject::{FLAGS, is_compared};
 use crate::{
     Durability, Errno, Fallocate, Filesystem, Found, Image, ImageDevice, Kind, Meddler, Meddling, Op,
-    Outcome, Recovered, RenameMode, Run, Special, Stat, Subject, Time, Tree, XattrMode, apply,
+    Outcome, PUT_TIME, Recovered, RenameMode, Run, Special, Stat, Subject, Time, Tree, XattrMode, apply,
 };
 use extant::{
-    Buf, Dir, Error, ExtentFlags, File, FileOptions, FileType, InodeFlags, OpenOptions, RemovalStep, Volume,
+    Buf, Dir, Error, ExtentFlags, File, FileOptions, FileType, InodeFlags, NewFile, OpenOptions, RemovalStep,
+    SmallFile, SmallFiles, Volume,
 };
 use extant_block::{Bio, Device, IoError, Limits, Record};
 use extant_rt::{Nanos, Rng, Rt};
@@ -34,6 +35,8 @@ pub struct OurVolume {
     volume: Volume,
     root: Dir,
     held: BTreeMap<u8, File>,
+    /// Those of [`Op::Put`] that wait.
+    small: Option<SmallFiles>,
 }
 
 impl OurVolume {
@@ -48,7 +51,7 @@ impl OurVolume {
     fn open_with(rt: &Rt, device: Arc<dyn Device>, options: &OpenOptions) -> Result<Self, Error> {
         let volume = Volume::open_device(rt, device, options)?;
         let root = volume.root();
-        Ok(Self { rt: rt.clone(), volume, root, held: BTreeMap::new() })
+        Ok(Self { rt: rt.clone(), volume, root, held: BTreeMap::new(), small: None })
     }
 
     /// Free blocks and inodes.
@@ -62,8 +65,8 @@ impl OurVolume {
     /// # Errors
     /// Something could not be written.
     pub fn close(self) -> Result<(), Error> {
-        let Self { volume, root, held, rt: _ } = self;
-        drop((root, held));
+        let Self { volume, root, held, small, rt: _ } = self;
+        drop((root, held, small));
         volume.close()
     }
 
@@ -90,6 +93,19 @@ impl OurVolume {
             }
         }
         Ok(())
+    }
+
+    /// Makes a file as [`Op::Put`] does where it must be made in several steps.
+    fn put_in_steps(&self, path: &str, mode: u32, data: &[u8]) -> Outcome<u64> {
+        let parent = path.rsplit_once('/').map_or("", |(dir, _)| dir);
+        let new = self.root.unnamed(at(parent), NewFile::Regular, 0o600).map_err(errno)?;
+        let file = new.open(FileOptions::new().write(true)).map_err(errno)?;
+        file.write_all_at(0, data).map_err(errno)?;
+        file.write_back().map_err(errno)?;
+        new.set_mode(mode).map_err(errno)?;
+        new.set_times(Some(time(PUT_TIME)), Some(time(PUT_TIME))).map_err(errno)?;
+        new.link(&self.root, at(path)).map_err(errno)?;
+        Ok(data.len() as u64)
     }
 
     fn open_for(&self, path: &str, read: bool, write: bool) -> Outcome<File> {
@@ -280,6 +296,23 @@ impl Subject for OurVolume {
 
     fn release(&mut self, slot: u8) -> Outcome<()> {
         self.held.remove(&slot).map(drop).ok_or(Errno::BADF)
+    }
+
+    fn put(&mut self, path: &str, mode: u32, data: &[u8], waits: bool) -> Outcome<u64> {
+        let small = match &mut self.small {
+            Some(small) => small,
+            none => none.insert(self.volume.small_files().map_err(errno)?),
+        };
+        let put_time = time(PUT_TIME);
+        let file = SmallFile { mode, uid: 0, gid: 0, accessed: put_time, modified: put_time, contents: data };
+        if !small.add(&self.root, at(path), &file).map_err(errno)? {
+            small.make().map_err(|not_made| errno(not_made.error))?;
+            return self.put_in_steps(path, mode, data);
+        }
+        if !waits {
+            small.make().map_err(|not_made| errno(not_made.error))?;
+        }
+        Ok(data.len() as u64)
     }
 
     fn fsync(&mut self, path: &str) -> Outcome<()> {

@@ -93,6 +93,8 @@ pub trait Subject {
     fn link_held_over(&mut self, slot: u8, to: &str) -> Outcome<()>;
     fn write_held(&mut self, slot: u8, offset: u64, data: &[u8]) -> Outcome<u64>;
     fn release(&mut self, slot: u8) -> Outcome<()>;
+    /// See [`Op::Put`].
+    fn put(&mut self, path: &str, mode: u32, data: &[u8], waits: bool) -> Outcome<u64>;
     fn fsync(&mut self, path: &str) -> Outcome<()>;
     fn fdatasync(&mut self, path: &str) -> Outcome<()>;
     fn sync(&mut self) -> Outcome<()>;
@@ -158,6 +160,9 @@ pub fn apply(subject: &mut dyn Subject, op: &Op) -> Outcome<u64> {
             return subject.write_held(*slot, *offset, &op.data().expect("a write"));
         }
         Op::Release { slot } => subject.release(*slot),
+        Op::Put { path, mode, waits, .. } => {
+            return subject.put(path, *mode, &op.data().expect("a write"), *waits);
+        }
         Op::Fsync { path } => subject.fsync(path),
         Op::Fdatasync { path } => subject.fdatasync(path),
         Op::Sync => subject.sync(),

@@ -11,7 +11,7 @@ mod file;
 mod space;
 mod synced;
 
-use crate::{Durability, Errno, Op, RenameMode, Tree};
+use crate::{Durability, Errno, Op, PUT_TIME, RenameMode, Tree};
 use file::{Event, FileHistory, Limits};
 use space::{Body, NodeId, ROOT, Space};
 use std::collections::BTreeMap;
@@ -353,6 +353,15 @@ impl Model {
             }
             Op::Release { slot } => {
                 self.held.remove(slot).ok_or(Errno::BADF)?;
+            }
+            Op::Put { path, mode, .. } => {
+                let id = self.next;
+                self.born(index, space, path, Body::File, *mode)?;
+                self.write(index, space, id, op, 0, count)?;
+                space.edit(id).mtime = Some((index, PUT_TIME));
+                if let Some(file) = self.files.get_mut(&id) {
+                    file.carried_by(index);
+                }
             }
             Op::Fsync { path } => {
                 let id = space.resolve(path, true)?;

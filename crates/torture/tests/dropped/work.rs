@@ -2,7 +2,7 @@
 
 use crate::promises::{History, Step};
 use extant_block::Buf;
-use extant_fs::{Caller, Error, Fallocate, FileOptions, OpenFile, RenameMode, SetMode, Volume};
+use extant_fs::{Caller, Error, Fallocate, FileOptions, OpenFile, RenameMode, SetMode, SmallFile, Volume};
 use extant_rt::{Nanos, Rng, Rt};
 use std::future::{Future, poll_fn};
 use std::pin::pin;
@@ -63,7 +63,7 @@ pub(crate) async fn names(orders: Orders, mut rng: Rng) {
     for _ in 0..steps {
         let (a, b) = (name(&mut rng), name(&mut rng));
         let after = when(&mut rng);
-        let (kind, at) = (rng.below(14), rng.below(60_000));
+        let (kind, at) = (rng.below(16), rng.below(60_000));
         let value = vec![7; 1 + rng.below(2_500) as usize];
         let op = async {
             match kind {
@@ -84,9 +84,18 @@ pub(crate) async fn names(orders: Orders, mut rng: Rng) {
                     let node = root.lookup(&caller, &a).await?;
                     node.open(&caller, FileOptions::default())?.write(at, &value).await.map(drop)
                 }
-                _ => {
+                13 => {
                     let node = root.lookup(&caller, &a).await?;
                     node.open(&caller, FileOptions::default())?.empty().await
+                }
+                _ => {
+                    let mut small = volume.small_files(&caller)?;
+                    let (accessed, modified) = Default::default();
+                    let contents = &value;
+                    let file = SmallFile { permissions: 0o644, uid: 0, gid: 0, accessed, modified, contents };
+                    small.add(&root, &a, &file).await?;
+                    small.add(&root, &b, &file).await?;
+                    small.make().await.map_err(Error::from)
                 }
             }
         };
