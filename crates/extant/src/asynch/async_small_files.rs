@@ -1,6 +1,6 @@
 //! Small files that are made together.
 
-use super::path::{NameAt, place};
+use super::path_arguments::{NameAt, place};
 use super::{Dir, Volume};
 use crate::sys::{Node, Sys};
 use crate::{Error, NotMade, Result, SmallFile};

@@ -1,6 +1,7 @@
 //! Exports a volume to a host directory.
 
 use super::file_contents::{self, Allowance, Sink};
+use super::given::{Given, umask};
 use super::hard_links::Links;
 use super::host::{HostDir, SafeName, Target};
 use super::{ExportError, Exported, Loss, Watch};
@@ -71,6 +72,7 @@ pub(super) struct Copy<'a> {
     links: Links,
     allowance: Allowance,
     is_root: bool,
+    umask: Option<u16>,
     /// Depth of a directory that could not be created; anything deeper is skipped.
     skip_below: Option<usize>,
     done: Exported,
@@ -84,6 +86,14 @@ struct Level {
     name: Vec<u8>,
     /// The directory's path on the volume.
     path: Vec<u8>,
+    /// What new files in it get, once there is one.
+    given: Option<Given>,
+}
+
+impl Level {
+    fn new(dir: HostDir, inode: Option<Inode>, name: Vec<u8>, path: Vec<u8>) -> Self {
+        Self { dir, inode, name, path, given: None }
+    }
 }
 
 impl<'a> Copy<'a> {
@@ -97,10 +107,11 @@ impl<'a> Copy<'a> {
         Ok(Self {
             volume: volume.clone(),
             watch,
-            stack: vec![Level { dir, inode: None, name: Vec::new(), path: Vec::new() }],
+            stack: vec![Level::new(dir, None, Vec::new(), Vec::new())],
             links: Links::default(),
             allowance: Allowance::of(volume),
             is_root: rustix::process::geteuid().is_root(),
+            umask: umask(),
             skip_below: None,
             done: Exported::default(),
         })
@@ -126,7 +137,7 @@ impl<'a> Copy<'a> {
         let name = SafeName::new(name).ok_or(io::Error::from(Errno::INVAL))?;
         let parent = &self.stack.last().expect("the destination stays open").dir;
         let (dir, name) = (parent.make_child(name)?, name.as_bytes().to_vec());
-        self.stack.push(Level { dir, inode: None, name, path: Vec::new() });
+        self.stack.push(Level::new(dir, None, name, Vec::new()));
         Ok(())
     }
 
@@ -135,7 +146,7 @@ impl<'a> Copy<'a> {
         while self.stack.len() > depth.max(1) || (depth == 0 && !self.stack.is_empty()) {
             let Some(level) = self.stack.pop() else { return };
             if let Some(inode) = level.inode {
-                self.set_attributes(Target::Open(level.dir.as_fd()), &level.path, &inode).await;
+                self.set_attributes(Target::Open(level.dir.as_fd()), &level.path, &inode, None, None).await;
             }
         }
     }
@@ -186,7 +197,7 @@ impl<'a> Copy<'a> {
         if kind == FileKind::Directory {
             let dir = parent.make_child(name)?;
             let name = name.as_bytes().to_vec();
-            self.stack.push(Level { dir, inode: Some(inode.clone()), name, path: path.to_vec() });
+            self.stack.push(Level::new(dir, Some(inode.clone()), name, path.to_vec()));
             return Ok(true);
         }
         if let Some(first) = self.links.earlier(inode) {
@@ -220,8 +231,10 @@ impl<'a> Copy<'a> {
         let host_path = self.host_path(name);
         self.links.came(inode, &host_path);
         // Take the level off the stack meanwhile, so that `self` can be borrowed.
-        let level = self.stack.pop().expect("the destination stays open");
-        self.set_attributes(Target::Name(&level.dir, name), path, inode).await;
+        let mut level = self.stack.pop().expect("the destination stays open");
+        let target = Target::Name(&level.dir, name);
+        level.given = level.given.or_else(|| Given::ask(&level.dir, target));
+        self.set_attributes(target, path, inode, level.given, None).await;
         self.stack.push(level);
         Ok(true)
     }
@@ -241,21 +254,28 @@ impl<'a> Copy<'a> {
         };
         let regions = file_contents::regions(&self.volume, inode).await;
         self.allowance.spend(inode, regions.iter().map(|region| region.len()).sum())?;
-        let level = self.stack.pop().expect("the destination stays open");
-        let file = level.dir.create_file(name);
+        let mut level = self.stack.pop().expect("the destination stays open");
+        let permissions = Given::first_permissions(level.given, inode.mode(), (inode.uid(), inode.gid()));
+        let file = level.dir.create_file(name, permissions);
         let outcome = match &file {
             Ok(file) => self.fill(file, path, inode, stream).await,
             Err(_) => Ok(()),
         };
-        if file.is_ok() && outcome.is_err() {
-            level.dir.remove(name);
+        match &file {
+            Ok(_) if outcome.is_err() => level.dir.remove(name),
+            Ok(file) if level.given.is_none() => {
+                level.given = Given::ask(&level.dir, Target::Open(file.as_fd()));
+            }
+            _ => {}
         }
+        let given = level.given;
         self.stack.push(level);
         outcome?;
         let file = file?;
         let host_path = self.host_path(name);
         self.links.came(inode, &host_path);
-        self.set_attributes(Target::Open(file.as_fd()), path, inode).await;
+        let mode = self.umask.map(|mask| permissions & !mask);
+        self.set_attributes(Target::Open(file.as_fd()), path, inode, given, mode).await;
         Ok(true)
     }
 
@@ -280,14 +300,26 @@ impl<'a> Copy<'a> {
         path
     }
 
-    async fn set_attributes(&mut self, target: Target<'_>, path: &[u8], inode: &Inode) {
+    /// Sets the attributes of an inode, as far as a new file does not have them: `given` by the
+    /// host, and the `mode` with which it was created, unless an access list changed that.
+    async fn set_attributes(
+        &mut self,
+        target: Target<'_>,
+        path: &[u8],
+        inode: &Inode,
+        given: Option<Given>,
+        created_mode: Option<u16>,
+    ) {
         let metadata = |watch: &mut dyn Watch, what, result: io::Result<()>| {
             if let Err(error) = result {
                 watch.not_kept(path, Loss::Metadata { what, error });
             }
         };
         let mut mode = inode.mode();
-        if self.is_root {
+        let mut is_changed = given.is_none_or(Given::has_list);
+        if self.is_root && given.is_some_and(|given| given.is_owned_by(inode.uid(), inode.gid())) {
+            // The host has given it its owner.
+        } else if self.is_root {
             // The owner comes first: changing it clears set-user-id bits and capabilities.
             metadata(self.watch, "owner", target.set_owner(inode.uid(), inode.gid()));
         } else {
@@ -302,6 +334,7 @@ impl<'a> Copy<'a> {
                 // have.
                 let lists: &[&[u8]] = match inode.kind() {
                     Some(FileKind::Symlink) => &[],
+                    _ if given.is_some_and(|given| !given.has_list()) => &[],
                     Some(FileKind::Directory) => &[b"system.posix_acl_access", b"system.posix_acl_default"],
                     _ => &[b"system.posix_acl_access"],
                 };
@@ -314,6 +347,8 @@ impl<'a> Copy<'a> {
                     }
                 }
                 for attribute in xattrs {
+                    // An access list is also the permissions of the group.
+                    is_changed = true;
                     if let Err(error) = target.set_xattr(&attribute.name, &attribute.value) {
                         let name = extant_fs::quote(&attribute.name);
                         self.watch.not_kept(path, Loss::Attribute { name, error });
@@ -322,7 +357,8 @@ impl<'a> Copy<'a> {
             }
             Err(error) => self.watch.unreadable(path, error),
         }
-        if inode.kind() != Some(FileKind::Symlink) {
+        let has_mode = !is_changed && created_mode == Some(mode & 0o7777);
+        if inode.kind() != Some(FileKind::Symlink) && !has_mode {
             metadata(self.watch, "mode", target.set_mode(mode));
         }
         metadata(self.watch, "times", target.set_times(inode.accessed(), inode.modified()));

@@ -117,13 +117,12 @@ impl HostDir {
         }
     }
 
-    /// Creates an empty file that only its owner may open.
-    pub(super) fn create_file(&self, name: SafeName<'_>) -> io::Result<File> {
+    /// Creates an empty file with these permissions, as far as the process's mask allows.
+    pub(super) fn create_file(&self, name: SafeName<'_>, permissions: u16) -> io::Result<File> {
+        let permissions = Mode::from_raw_mode(permissions.into());
         let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
-        self.create(name, FileType::RegularFile, || {
-            rustix::fs::openat(&self.0, name.0, flags, Mode::RUSR | Mode::WUSR)
-        })
-        .map(File::from)
+        self.create(name, FileType::RegularFile, || rustix::fs::openat(&self.0, name.0, flags, permissions))
+            .map(File::from)
     }
 
     /// Creates a symbolic link.
@@ -158,6 +157,12 @@ impl HostDir {
         self.create(name, kind, || rustix::fs::linkat(&of.0, old.0, &self.0, name.0, AtFlags::empty()))
     }
 
+    /// Whether new files in this directory inherit an access list.
+    pub(super) fn passes_on_list(&self) -> bool {
+        let asked = rustix::fs::fgetxattr(&self.0, "system.posix_acl_default", &mut [0_u8; 0]);
+        !matches!(asked, Err(Errno::NODATA | Errno::NOTSUP))
+    }
+
     /// Removes a file that could not be completed.
     pub(super) fn remove(&self, name: SafeName<'_>) {
         // The original failure is reported; a leftover file is just its consequence.
@@ -180,6 +185,15 @@ impl Target<'_> {
                 [format!("/proc/self/fd/{}/", dir.0.as_raw_fd()).as_bytes(), name.0].concat()
             }
         }
+    }
+
+    /// Owner and group.
+    pub(super) fn owner(&self) -> io::Result<(u32, u32)> {
+        let found = match self {
+            Self::Open(fd) => rustix::fs::fstat(fd)?,
+            Self::Name(dir, name) => rustix::fs::statat(dir, name.0, AtFlags::SYMLINK_NOFOLLOW)?,
+        };
+        Ok((found.st_uid, found.st_gid))
     }
 
     /// Sets owner and group.
@@ -279,7 +293,7 @@ mod tests {
         let dir = HostDir::open(&inside).unwrap();
         let name = |name| SafeName::new(name).unwrap();
 
-        dir.create_file(name(b"file")).unwrap();
+        dir.create_file(name(b"file"), 0o600).unwrap();
         assert_eq!(std::fs::read(outside.join("precious")).unwrap(), b"kept");
         assert!(inside.join("file").symlink_metadata().unwrap().is_file());
 

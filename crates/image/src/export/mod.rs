@@ -9,6 +9,7 @@
 mod archive_file;
 mod directory;
 pub(crate) mod file_contents;
+mod given;
 mod hard_links;
 mod host;
 mod places;

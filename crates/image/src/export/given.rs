@@ -1,0 +1,46 @@
+//! What the host gives new files by itself, so that it is not set once more.
+
+use super::host::{HostDir, Target};
+
+/// The permission bits of a file that only its owner may open.
+const PRIVATE: u16 = 0o600;
+const PERMISSIONS: u16 = 0o777;
+
+/// What every new file in a directory gets, as far as the host tells.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Given {
+    owner: (u32, u32),
+    /// The directory passes on an access list, which also decides about permissions.
+    has_list: bool,
+}
+
+impl Given {
+    /// Asks about a directory and the first new file in it.
+    pub(super) fn ask(dir: &HostDir, first: Target<'_>) -> Option<Self> {
+        Some(Self { owner: first.owner().ok()?, has_list: dir.passes_on_list() })
+    }
+
+    pub(super) fn has_list(self) -> bool {
+        self.has_list
+    }
+
+    pub(super) fn is_owned_by(self, uid: u32, gid: u32) -> bool {
+        self.owner == (uid, gid)
+    }
+
+    /// The permissions with which a file may be created that is to have this mode and owner. A file
+    /// that others must not open before it is theirs begins as its creator's alone.
+    pub(super) fn first_permissions(given: Option<Self>, mode: u16, owner: (u32, u32)) -> u16 {
+        match given {
+            Some(given) if given.owner == owner && !given.has_list => mode & PERMISSIONS,
+            _ => PRIVATE,
+        }
+    }
+}
+
+/// The mask of new files' permissions; `None` if the host does not say.
+pub(super) fn umask() -> Option<u16> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let told = status.lines().find_map(|line| line.strip_prefix("Umask:"))?;
+    u16::from_str_radix(told.trim(), 8).ok()
+}
