@@ -1,6 +1,8 @@
 //! Merges a tree into a directory of a volume.
 
+use super::ahead::Ahead;
 use super::nodes::{empty, find, follow, follow_or_make, is_dir, remove, unchecked};
+use super::small::Small;
 use crate::layout::{LOST_AND_FOUND, check_device};
 use crate::source::{Lost, Origin, Reader};
 use crate::tree::{EntryId, Hidden, Kind, NodeId, Payload, Tree};
@@ -17,20 +19,23 @@ const CHUNK_BYTES: usize = 4 << 20;
 
 /// Adds a tree to a volume.
 pub(super) struct Adder<'a> {
-    origin: Origin<'a>,
+    pub(super) origin: Origin<'a>,
     caller: Caller,
     root: Node,
     /// Path of the target directory, for messages.
     above: Vec<u8>,
-    reader: Reader,
+    pub(super) reader: Reader,
+    pub(super) ahead: Ahead,
+    /// Files that wait to be made together. Only their own names may be missed on the volume.
+    pub(super) small: Small,
     /// Inodes with several names, by node of the tree.
     linked: BTreeMap<NodeId, Node>,
     /// Inodes of files that layers list. Other files give way to implied directories.
-    listed: BTreeSet<InodeNumber>,
+    pub(super) listed: BTreeSet<InodeNumber>,
     /// Entries that listed files replace: through a symbolic link of the volume, two paths may be
     /// the same.
     pub(super) lost: Lost,
-    chunk: Vec<u8>,
+    pub(super) chunk: Vec<u8>,
     progress: Progress,
     done_bytes: u64,
     all_bytes: u64,
@@ -42,18 +47,23 @@ impl<'a> Adder<'a> {
     pub(super) async fn new(
         volume: &Volume,
         origin: Origin<'a>,
+        ahead: Ahead,
         progress: Progress,
     ) -> Result<Self, BuildError> {
         let root = volume.root_node().await.map_err(|error| BuildError::volume(b"/", error))?;
         let nodes = (0..origin.tree.node_slots().fit_u32()).map(|id| origin.tree.node(NodeId(id)));
         let all_bytes =
             nodes.filter(|node| node.kind == Kind::File && node.names > 0).map(|node| node.size).sum();
+        let caller = unchecked();
+        let small = Small::new(volume, &caller)?;
         Ok(Self {
             origin,
-            caller: unchecked(),
+            caller,
             root,
             above: Vec::new(),
             reader: Reader::default(),
+            ahead,
+            small,
             linked: BTreeMap::new(),
             listed: BTreeSet::new(),
             lost: Lost::default(),
@@ -85,6 +95,7 @@ impl<'a> Adder<'a> {
         let mut late: Vec<(Node, EntryId)> = Vec::new();
         loop {
             let Some((dir, id)) = todo.pop() else {
+                self.make_small().await?;
                 let Some((above, entry)) = late.pop() else { break };
                 match self.behind(&above, entry).await? {
                     Some(dir) => todo.push((dir, tree.entry_node(entry))),
@@ -164,8 +175,9 @@ impl<'a> Adder<'a> {
     }
 
     /// Whether the name of a directory of the tree belongs to another kind of file on the volume.
-    async fn meets_other(&self, dir: &Node, entry: EntryId) -> Result<bool, BuildError> {
+    async fn meets_other(&mut self, dir: &Node, entry: EntryId) -> Result<bool, BuildError> {
         let tree = self.origin.tree;
+        self.make_small_named(dir, tree.entry_name(entry)).await?;
         let there = find(&self.caller, dir, tree.entry_name(entry)).await;
         let there = there.map_err(|error| self.failed(&tree.entry_path(entry), error))?;
         Ok(there.is_some_and(|there| !is_dir(&there)))
@@ -179,12 +191,18 @@ impl<'a> Adder<'a> {
         made.await.map_err(|error| self.failed(&tree.entry_path(entry), error))
     }
 
-    async fn subdirectory(&self, dir: &Node, entry: EntryId) -> Result<Node, BuildError> {
+    async fn subdirectory(&mut self, dir: &Node, entry: EntryId) -> Result<Node, BuildError> {
         let tree = self.origin.tree;
         let name = tree.entry_name(entry);
         let path = tree.entry_path(entry);
+        self.make_small_named(dir, name).await?;
+        let there = find(&self.caller, dir, name).await.map_err(|error| self.failed(&path, error))?;
+        if there.as_ref().is_some_and(|there| !is_dir(there)) {
+            // A link may lead to one of them.
+            self.make_small().await?;
+        }
         let failed = |error| self.failed(&path, error);
-        if let Some(there) = find(&self.caller, dir, name).await.map_err(failed)? {
+        if let Some(there) = there {
             if is_dir(&there) {
                 return Ok(there);
             }
@@ -206,16 +224,21 @@ impl<'a> Adder<'a> {
     async fn file(&mut self, dir: &Node, entry: EntryId) -> Result<(), BuildError> {
         let tree = self.origin.tree;
         let (name, id) = (tree.entry_name(entry), tree.entry_node(entry));
-        let path = tree.entry_path(entry);
         if name == LOST_AND_FOUND && self.above.is_empty() && tree.entry_parent(entry) == NodeId::ROOT {
             let text = "the source has a lost+found that is not a directory; e2fsck needs one, so rename it";
             return Err(BuildError::Options(text.into()));
         }
-        check_device(tree.node(id), || path.clone())?;
+        check_device(tree.node(id), || tree.entry_path(entry))?;
         if tree.node(id).kind == Kind::Symlink && tree.symlink_target(id).is_empty() {
-            return Err(BuildError::TargetEmpty { path: quoted(&path) });
+            return Err(BuildError::TargetEmpty { path: quoted(&tree.entry_path(entry)) });
         }
-        let there = find(&self.caller, dir, name).await.map_err(|error| self.failed(&path, error))?;
+        self.make_small_named(dir, name).await?;
+        let there = find(&self.caller, dir, name).await;
+        let there = there.map_err(|error| self.failed(&tree.entry_path(entry), error))?;
+        if there.is_none() && self.is_made_together(dir, entry).await? {
+            return Ok(());
+        }
+        let path = tree.entry_path(entry);
         let first = self.linked.get(&id).cloned();
         // Through a symbolic link, two paths of the sources may be the same name on the volume.
         if let (Some(first), Some(there)) = (&first, &there)
@@ -315,9 +338,14 @@ impl<'a> Adder<'a> {
         // These pages are not read again. The next file's pages take the same memory, which is
         // faster than memory that was never used, or than evicting others.
         file.not_needed(ByteRange::ALL).await;
-        self.done_bytes += size;
-        (self.progress)(self.done_bytes, self.all_bytes);
+        self.has_done(size);
         Ok(())
+    }
+
+    /// Counts bytes of contents that need no more reading.
+    pub(super) fn has_done(&mut self, bytes: u64) {
+        self.done_bytes += bytes;
+        (self.progress)(self.done_bytes, self.all_bytes);
     }
 
     /// Gives a new file the source's attributes and times: in one change of its inode, if it has no
@@ -390,7 +418,7 @@ impl<'a> Adder<'a> {
         self.failed(&self.origin.tree.path(dir), error)
     }
 
-    fn failed(&self, path: &[u8], error: Error) -> BuildError {
+    pub(super) fn failed(&self, path: &[u8], error: Error) -> BuildError {
         let mut whole = self.above.clone();
         whole.extend_from_slice(path);
         if whole.is_empty() {

@@ -1,14 +1,17 @@
 //! Adds sources to an existing volume, through its journal.
 
 mod adder;
+mod ahead;
 mod nodes;
+mod small;
 
 use crate::build::identity_of;
-use crate::source::{LoadOptions, Origin, load};
+use crate::source::{LoadOptions, load};
 use crate::tree::{EntryId, Kind, NodeId, Tree};
 use crate::write::{Progress, directory_of};
 use crate::{BuildError, Note, Overrides, Ownership, Selection, Source, Timestamp, owner, quoted, settle};
 use adder::Adder;
+use ahead::{Ahead, Sources};
 use extant_block::Device;
 use extant_cache::{CacheConfig, PageCache};
 use extant_format::UintExt;
@@ -139,10 +142,16 @@ pub fn add(
     };
     let time_range = extant_format::Timestamp::seconds_range(volume.superblock().inode_size());
     settle(&mut tree, time_range, options.clamp_time, &mut notes);
-    let origin = Origin { tree: &tree, stores: &stores, clamp: options.clamp_time, time_range };
+    let sources_read = Arc::new(Sources { tree, stores, clamp: options.clamp_time, time_range });
+    let ahead = Ahead::of(rt, &sources_read);
     let added = rt.block_on(async {
-        let mut adder = Adder::new(&volume, origin, progress).await?;
-        let (files, directories) = adder.add(&options.directory).await?;
+        let mut adder = Adder::new(&volume, sources_read.origin(), ahead, progress).await?;
+        let added = adder.add(&options.directory).await;
+        // Those before an error stay.
+        let made = adder.make_small().await;
+        adder.ahead.end().await;
+        made?;
+        let (files, directories) = added?;
         Ok::<_, BuildError>((files, directories, adder.lost.note(&named(sources))))
     });
     let space = volume.space();
