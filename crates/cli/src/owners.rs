@@ -36,6 +36,11 @@ impl NamedOwner {
         }
     }
 
+    /// Whether a name has to be looked up on the volume.
+    pub(crate) fn has_name(&self) -> bool {
+        [&self.user, &self.group].into_iter().any(|id| matches!(id, Some(Id::Name(_))))
+    }
+
     /// The numbers; names are looked up on the volume.
     pub(crate) fn resolve(&self, root: &Dir, image: &Path) -> Result<Owner, Failure> {
         let number = |id: &Option<Id>, file: &str| match id {

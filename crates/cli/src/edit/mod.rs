@@ -13,6 +13,7 @@ mod cuts;
 mod names;
 mod put;
 mod script;
+mod together;
 
 use crate::edit_args::{DefragArgs, EditArgs, EditCommand, LockArgs, ScriptLine, TrimArgs};
 use crate::failure::Failure;
@@ -39,7 +40,9 @@ use std::ffi::{OsStr, OsString};
 use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 use std::sync::Arc;
+use together::{Line, Together};
 
 /// Runs a single command. All of its paths must be in the same image.
 pub(crate) fn run(session: &mut Session, command: &mut EditCommand) -> Result<(), Failure> {
@@ -134,11 +137,27 @@ pub(crate) fn run_script(session: &mut Session, args: &EditArgs) -> Result<(), F
     let count = commands.len();
     let (mut done, mut failed_line, mut put) = (0, None, Counts::default());
     let work = |session: &Session, volume: &Volume| {
+        let together = Rc::<Together>::default();
         for (number, command) in &commands {
-            let edit = Edit { counts: put.into(), ..Edit::in_script(session, &args.image, volume) };
-            edit.run(command).map_err(|failure| {
-                failed_line = Some(*number);
-                edit.stopped(Failure::Line { number: *number, failure: Box::new(failure) })
+            let line = Line { number: *number, done, put };
+            let edit = Edit {
+                counts: put.into(),
+                together: together.clone(),
+                line: Some(line),
+                ..Edit::in_script(session, &args.image, volume)
+            };
+            let mut ran = match command {
+                // Files that lines in a row put are made together.
+                EditCommand::Put(_) => edit.begin(command),
+                _ => edit.make_waiting().and_then(|()| edit.begin(command)),
+            };
+            if ran.is_err() || done + 1 == count {
+                ran = edit.make_waiting().and(ran);
+            }
+            ran.map_err(|failure| {
+                let line = edit.failed_line.get().unwrap_or(line);
+                (failed_line, done, put) = (Some(line.number), line.done, line.put);
+                edit.stopped(Failure::Line { number: line.number, failure: Box::new(failure) })
             })?;
             (done, put) = (done + 1, edit.counts.get());
         }
@@ -316,13 +335,18 @@ pub(crate) struct Edit<'a> {
     /// it.
     is_void: Cell<bool>,
     counts: Cell<Counts>,
+    together: Rc<Together>,
+    line: Option<Line>,
+    /// The line whose file could not be made, if it is not the current one.
+    failed_line: Cell<Option<Line>>,
 }
 
 impl<'a> Edit<'a> {
     /// Creates an edit for commands whose paths start at the volume's root.
     pub(crate) fn in_script(session: &'a Session, image: &'a Path, volume: &'a Volume) -> Self {
-        let (is_void, counts) = (Cell::new(false), Cell::default());
-        Self { session, image, volume, root: volume.root(), in_script: true, is_void, counts }
+        let (is_void, counts, together, line, failed_line) = Default::default();
+        let root = volume.root();
+        Self { session, image, volume, root, in_script: true, is_void, counts, together, line, failed_line }
     }
 
     /// Counts what `put` has copied.
@@ -378,6 +402,13 @@ impl<'a> Edit<'a> {
     }
 
     pub(crate) fn run(&self, command: &EditCommand) -> Result<(), Failure> {
+        let ran = self.begin(command);
+        // What was put before an error stays.
+        self.make_waiting().and(ran)
+    }
+
+    /// Runs a command; files that it puts may still have to be made.
+    fn begin(&self, command: &EditCommand) -> Result<(), Failure> {
         match command {
             EditCommand::Put(args) => self.put(args),
             EditCommand::Mkdir(args) => self.each(&args.paths, |root, path| match args.parents {

@@ -5,8 +5,8 @@ use super::names::{directory_of, find_resolved, join, resolved};
 use crate::edit_args::PutArgs;
 use crate::failure::Failure;
 use crate::image_path::ImagePath;
-use crate::owners::Owner;
-use extant::{Error, FileOptions, FileType, Inode, NewFile, Special, Time, XattrMode};
+use crate::owners::{NamedOwner, Owner};
+use extant::{Error, FileOptions, FileType, Inode, NewFile, SmallFile, SmallFiles, Special, Time, XattrMode};
 use extant_format::{CAPABILITY_XATTR, with_capability_root};
 use extant_fs::quote;
 use extant_image::Note;
@@ -31,11 +31,16 @@ impl Edit<'_> {
         let (target, sources) = args.paths.split_last().expect("clap wants two");
         self.wants_dir(sources, target)?;
         let target = self.place(target);
+        if args.owner.as_ref().is_some_and(NamedOwner::has_name) {
+            // The volume's own passwd may be among the files that wait.
+            self.make_waiting()?;
+        }
         let owner = args.owner.as_ref().map(|owner| owner.resolve(&self.root, self.image)).transpose()?;
         let (links, clamped, chunk) = Default::default();
         let mut put = Put { edit: self, args, owner, links, clamped, chunk };
         for source in sources {
-            let is_link = source != "-" && Path::new(source).is_symlink();
+            let mut found = (source != "-").then(|| fs::symlink_metadata(source));
+            let is_link = matches!(&found, Some(Ok(found)) if found.is_symlink());
             if let Some(mut stream) = Stream::of(source, is_link && !args.recursive)? {
                 if self.is_dir(&target.path) {
                     let told = format!(
@@ -53,8 +58,9 @@ impl Edit<'_> {
             // Without -r, copy the target of a link, as cp does.
             if !args.recursive && is_link {
                 source = fs::canonicalize(&source).map_err(|error| Failure::host(&source, error))?;
+                found = None;
             }
-            put.tree(&source, ImagePath { image: target.image.clone(), path })?;
+            put.tree(&source, found, ImagePath { image: target.image.clone(), path })?;
         }
         if let Some((path, files)) = put.clamped {
             let (first, last) = self.volume.time_range();
@@ -109,13 +115,20 @@ struct Put<'a> {
 }
 
 impl Put<'_> {
-    /// Copies a file and, if it is a directory, everything below it.
-    fn tree(&mut self, source: &Path, target: ImagePath) -> Result<(), Failure> {
+    /// Copies a file and, if it is a directory, everything below it. `found` is what the host says
+    /// of it, if it was asked.
+    fn tree(
+        &mut self,
+        source: &Path,
+        mut found: Option<io::Result<Metadata>>,
+        target: ImagePath,
+    ) -> Result<(), Failure> {
         let mut todo = vec![(source.to_owned(), target)];
         // Directories get their times last, because filling them changes those.
         let mut dirs: Vec<(ImagePath, Metadata)> = Vec::new();
         while let Some((source, target)) = todo.pop() {
-            let metadata = fs::symlink_metadata(&source).map_err(|error| Failure::host(&source, error))?;
+            let metadata = found.take().unwrap_or_else(|| fs::symlink_metadata(&source));
+            let metadata = metadata.map_err(|error| Failure::host(&source, error))?;
             if !metadata.is_dir() {
                 self.file(&source, &target, &metadata)?;
                 continue;
@@ -125,7 +138,19 @@ impl Put<'_> {
                 return Err(Failure::host(&source, error));
             }
             let failed = |error| Failure::at(&target, error);
-            let made = self.edit.root.create_dir_with(&target.path, metadata.mode() & 0o7777);
+            let make = || self.edit.root.create_dir_with(&target.path, metadata.mode() & 0o7777);
+            let made = match self.edit.is_waiting(&target.path) {
+                true => Err(Error::Exists(quote(&target.path))),
+                false => make(),
+            };
+            let made = match made {
+                // What is in the way may be a file that waits.
+                Err(_) if self.edit.has_waiting() => {
+                    self.edit.make_waiting()?;
+                    make()
+                }
+                made => made,
+            };
             let path = match made {
                 // Follow a symbolic link to a directory: the attributes go to that directory.
                 Err(Error::Exists(_)) if self.edit.is_dir(&target.path) => {
@@ -150,6 +175,9 @@ impl Put<'_> {
             self.edit.count(0, 1, 0);
             dirs.push((target, metadata));
         }
+        if !dirs.is_empty() {
+            self.edit.make_waiting()?;
+        }
         dirs.iter().rev().try_for_each(|(target, metadata)| {
             let inode = self.edit.root.inode(&target.path).map_err(|error| Failure::at(target, error))?;
             self.times(target, &inode, metadata)
@@ -158,6 +186,7 @@ impl Put<'_> {
 
     /// Creates a file with everything that the stream delivers.
     fn stream(&mut self, stream: &mut Stream, target: &ImagePath) -> Result<(), Failure> {
+        self.edit.make_waiting()?;
         let root = &self.edit.root;
         let failed = |error| Failure::at(target, error);
         let (path, there) = find_resolved(root, &target.path).map_err(failed)?;
@@ -199,7 +228,65 @@ impl Put<'_> {
         made.link_over(root, &target.path).map_err(failed)
     }
 
+    /// Reads a small file and adds it to those that are made together. Returns false if it must be
+    /// made by itself: its name is taken, or there is more to copy than contents and what every
+    /// file has.
+    fn is_put_together(
+        &mut self,
+        source: &Path,
+        target: &ImagePath,
+        metadata: &Metadata,
+    ) -> Result<bool, Failure> {
+        let len = usize::try_from(metadata.len()).unwrap_or(usize::MAX);
+        let is_whole = metadata.blocks().saturating_mul(512) >= metadata.len();
+        if !metadata.is_file() || metadata.nlink() > 1 || len > SmallFiles::FILE_BYTES || !is_whole {
+            return Ok(false);
+        }
+        let Ok((path, None)) = find_resolved(&self.edit.root, &target.path) else { return Ok(false) };
+        let read = |error| Failure::host(source, error);
+        let from = fs::File::open(source).map_err(read)?;
+        let mut done = 0;
+        // One more byte finds out whether it grows.
+        self.chunk.resize((len + 1).max(self.chunk.len()), 0);
+        loop {
+            match from.read_at(&mut self.chunk[done..=len], done as u64) {
+                Ok(0) => break,
+                Ok(n) => done += n,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) => return Err(read(error)),
+            }
+            if done >= len {
+                break;
+            }
+        }
+        if done > len || !xattrs(source).map_err(read)?.is_empty() {
+            return Ok(false);
+        }
+        let modified = self.modified(metadata)?;
+        let (uid, gid) = self.owner((metadata.uid(), metadata.gid()));
+        let target = ImagePath { image: target.image.clone(), path };
+        let file = SmallFile {
+            mode: self.mode(metadata),
+            uid,
+            gid,
+            // As for every copy: see `times`.
+            accessed: modified,
+            modified,
+            contents: &self.chunk[..done],
+        };
+        let is_added = self.edit.is_added(&target, &file)?;
+        if is_added {
+            self.count_clamped(&target, modified);
+            self.edit.count(1, 0, done as u64);
+        }
+        Ok(is_added)
+    }
+
     fn file(&mut self, source: &Path, target: &ImagePath, metadata: &Metadata) -> Result<(), Failure> {
+        if self.is_put_together(source, target, metadata)? {
+            return Ok(());
+        }
+        self.edit.make_waiting()?;
         let root = &self.edit.root;
         let failed = |error| Failure::at(target, error);
         let kind = metadata.file_type();

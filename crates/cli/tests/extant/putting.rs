@@ -377,3 +377,58 @@ fn a_full_index_of_a_directory_is_named() {
     extant(["ln", &place(&image, "/first"), &place(&image, &format!("/{name}"))]).clean();
     fsck(&image);
 }
+
+/// Files that lines in a row put are made together. Each looks as if it had been made in its turn.
+#[test]
+fn puts_in_a_row_are_done_one_after_the_other() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(image) = volume(dir.path(), "24M", &["-t", "ext4"]) else { return };
+    let at = |name: &str| dir.path().join(name).to_str().unwrap().to_owned();
+    let files: Vec<Vec<u8>> = (0..3).map(|n| noise(n, 3000 * n as usize + 10)).collect();
+    for (n, bytes) in files.iter().enumerate() {
+        fs::write(at(&format!("f{n}")), bytes).unwrap();
+    }
+    fs::create_dir(at("tree")).unwrap();
+    let [f0, f1, f2, tree] = ["f0", "f1", "f2", "tree"].map(at);
+    let script = [
+        format!("put {f0} /a"),
+        format!("put {f1} /b"),
+        // A name that is taken only since the first line.
+        format!("put {f2} /a"),
+        "mv /b /c".to_owned(),
+        "mkdir /d".to_owned(),
+        "ln -s /d/new /link".to_owned(),
+        format!("put {f1} /link"),
+        format!("put {f2} /d/new"),
+        format!("put {f1} /d"),
+        format!("put {f0} /e"),
+        format!("put -r {tree} /e"),
+        format!("put {f0} /never"),
+    ];
+    let ran = extant_with(script.join("\n").as_bytes(), ["edit", "--json", image.to_str().unwrap()]);
+    assert!(ran.code == Some(1) && ran.stderr.contains("line 11: "), "{}", ran.stderr);
+    let told: String = String::from_utf8(ran.stdout).unwrap().split_whitespace().collect();
+    assert!(told.contains("\"done\":10,\"failed_line\":11"), "{told}");
+    assert!(told.contains("\"files\":7"), "{told}");
+    for (path, n) in [("/a", 2), ("/c", 1), ("/d/new", 2), ("/d/f1", 1), ("/e", 0)] {
+        assert!(extant(["cat", &place(&image, path)]).clean() == files[n], "{path}");
+    }
+    assert_eq!(names(&image), ["a", "c", "d", "e", "link"]);
+    fsck(&image);
+}
+
+/// The line that put a file fails, even if that turns out with a later one.
+#[test]
+fn a_file_that_cannot_be_made_is_told_with_its_line() {
+    let dir = tempfile::tempdir().unwrap();
+    let Some(image) = volume(dir.path(), "2M", &["-t", "ext4", "-b", "1024", "-N", "16"]) else { return };
+    let source = dir.path().join("source");
+    fs::write(&source, "text").unwrap();
+    let put = |n: usize| format!("put {} /f{n}", source.display());
+    // Of 16 inodes, 11 are the volume's own.
+    let script: Vec<String> = (1..=9).map(put).collect();
+    let ran = extant_with(script.join("\n").as_bytes(), ["edit", image.to_str().unwrap()]);
+    assert!(ran.code == Some(1) && ran.stderr.contains("line 6: "), "{}", ran.stderr);
+    assert_eq!(names(&image), ["f1", "f2", "f3", "f4", "f5"]);
+    fsck(&image);
+}
