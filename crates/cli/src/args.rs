@@ -591,6 +591,9 @@ pub(crate) struct DiffArgs {
     /// Print each path that differs once, and read its contents only up to the first difference
     #[arg(short, long)]
     pub(crate) brief: bool,
+    /// Whole trees are compared in any case; this is for those who know diff(1)
+    #[arg(short, long, hide = true)]
+    pub(crate) recursive: bool,
     /// Do not compare times
     #[arg(long, conflicts_with = "all_times")]
     pub(crate) ignore_times: bool,

@@ -71,6 +71,9 @@ pub(crate) enum Failure {
     /// There is no such image, but one whose name ends before a colon or a slash.
     #[error("{place}: no such file; a path in an image is written with a colon and a slash: {meant}")]
     Misspelt { place: String, meant: String },
+    /// A path in an image, where only the image is to be named.
+    #[error("{place}: no such file; this command takes the image alone: {image}")]
+    ImageAlone { place: String, image: String },
     /// The image's name contains the separator of image and path, and was split there.
     #[error("{image}: there is no such image; the image {whole} is named {whole}:/")]
     Split { image: String, whole: String },

@@ -7,6 +7,7 @@ use crate::session::{Access, Session};
 use extant_format::{FileKind, Inode};
 use extant_fs::{Error, Follow, Volume, WalkOptions};
 use glob::{MatchOptions, Pattern};
+use std::os::unix::ffi::OsStrExt;
 
 /// As in the shell, `*` does not match a dot at the beginning of a name.
 const OPTIONS: MatchOptions =
@@ -19,6 +20,7 @@ pub(crate) fn expanded(
     places: &[ImagePath],
     open: &ImageArgs,
 ) -> Result<Vec<ImagePath>, Failure> {
+    check_colon(session, places, open)?;
     let mut all = Vec::new();
     for place in places {
         let is_pattern = place.path.iter().any(|byte| b"*?[".contains(byte));
@@ -41,6 +43,25 @@ pub(crate) fn expanded(
         }
     }
     Ok(all)
+}
+
+/// Refuses `IMAGE /PATH`, two words for a path in an image, which other tools want.
+fn check_colon(session: &mut Session, places: &[ImagePath], open: &ImageArgs) -> Result<(), Failure> {
+    let is_bare = |place: &ImagePath| place.path == b"/";
+    let [image, rest @ ..] = places else { return Ok(()) };
+    let of_host = |place: &&ImagePath| is_bare(place) && place.image.is_absolute();
+    let Some(path) = rest.iter().find(of_host).filter(|_| is_bare(image)) else { return Ok(()) };
+    // What opens is an image.
+    if session.volume(path, open, Access::Metadata).is_ok() {
+        return Ok(());
+    }
+    let Ok(volume) = session.volume(image, open, Access::Metadata) else { return Ok(()) };
+    let path = path.image.as_os_str().as_bytes().to_vec();
+    let meant = ImagePath { image: image.image.clone(), path };
+    match session.rt.block_on(meant.resolve(&volume, Follow::Yes))? {
+        Ok(_) => Err(Failure::Usage(format!("a path in an image is written {}", meant.quoted()))),
+        Err(_) => Ok(()),
+    }
 }
 
 /// Expands the places and calls `each` for every one, with its volume. If one fails, the failure is

@@ -11,7 +11,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 /// Commands known from other tools, and what to use here instead.
-const ELSEWHERE: [(&[&str], &str); 14] = [
+const ELSEWHERE: [(&[&str], &str); 15] = [
     (
         &["fsck", "e2fsck", "fsck.ext2", "fsck.ext3", "fsck.ext4", "repair", "verify"],
         "`extant check` finds what is wrong with a volume, and with --repair puts it right. `extant recover` replays \
@@ -47,9 +47,96 @@ const ELSEWHERE: [(&[&str], &str); 14] = [
         "`extant cat IMAGE:/PATH | COMMAND` gives a file to a command of the host.",
     ),
     (&["cmp", "compare"], "`extant diff A B` compares volumes, and files of volumes."),
+    (
+        &["getfattr", "setfattr", "attr", "getfacl", "setfacl", "getcap", "setcap"],
+        "`extant xattr IMAGE:/PATH` lists attributes, access lists and capabilities too; with -s NAME=VALUE it sets one.",
+    ),
     (&["version"], "`extant --version` prints it."),
     (&["partitions", "fdisk", "parted", "lsblk"], "`extant info DISK` lists partitions."),
 ];
+
+/// Options of other tools that a command lacks, and what there is.
+const OPTIONS_ELSEWHERE: [(&[&str], &[&str], &str); 22] = [
+    (&["build", "mkfs"], &["-d"], MAKES_OF_DIRECTORY),
+    (&["build", "mkfs"], &["-E"], "There are options of their own: --discard, --hash-seed and --all-root."),
+    (
+        &["build", "mkfs"],
+        &["--compress", "--gzip", "--zstd", "-z"],
+        "An image is written raw; xz or zstd packs it afterwards.",
+    ),
+    (&["mkfs"], &["-n"], "There is no trial run; what holds something is not written over without --force."),
+    (&["build", "mkfs"], &["--no-journal", "--nojournal"], "-J none leaves the journal out."),
+    (&["build", "mkfs"], &["--fs", "--fstype", "--format"], "-t ext2|ext3|ext4 is the kind of volume."),
+    (
+        &["build", "mkfs"],
+        &["-T"],
+        "-b, -i and -N say for what files: sizes of blocks, bytes for each inode, inodes.",
+    ),
+    (
+        &["build", "mkfs"],
+        &["--root-owner", "--squash-uids", "--squash", "--numeric-owner"],
+        "--all-root makes root the owner of everything, --owner-map changes numbers.",
+    ),
+    (
+        &["build"],
+        &["-f", "--file", "--dockerfile"],
+        "Build the image with podman or docker, save it, and name the archive.",
+    ),
+    (
+        &["put"],
+        &["--preserve", "--archive", "-v", "--verbose"],
+        "Modes, owners, times and attributes are kept; --json says how much was put.",
+    ),
+    (
+        &["check", "recover", "rescue", "info"],
+        &["-b", "-B"],
+        "--superblock block:N is a backup, which `extant info` lists; auto finds one.",
+    ),
+    (
+        &["rescue", "undelete"],
+        &["-o", "--output", "-d"],
+        "The directory or archive for the files follows the image: IMAGE OUT.",
+    ),
+    (
+        &["stat", "du"],
+        &["-c", "--format", "-f", "--json"],
+        "`extant ls -d --json IMAGE:/PATH` tells all of a path, `extant df --json IMAGE` the space.",
+    ),
+    (
+        &["undelete"],
+        &["-l", "--list"],
+        "`extant undelete IMAGE DIRECTORY` copies what is left, and lists it.",
+    ),
+    (&["put"], &["-p", "--parents"], "`extant mkdir -p IMAGE:/DIRECTORY` makes directories."),
+    (&["put"], &["-o", "-g", "--chown", "--group"], "--owner OWNER:GROUP says whose the copy is."),
+    (
+        &["touch"],
+        &["-d", "-t", "--date"],
+        "--mtime SECONDS sets a time; `date -d DATE +%s` tells its seconds.",
+    ),
+    (
+        &["edit"],
+        &["-c", "-e"],
+        "Commands come from a file or, as in `echo 'rm /x' | extant edit IMAGE -`, from others.",
+    ),
+    (
+        &["export"],
+        &["-C", "-d", "--directory"],
+        "`extant cp IMAGE:/ DIRECTORY` copies files into a directory.",
+    ),
+    (
+        &["find"],
+        &[
+            "-size", "-mtime", "-newer", "-perm", "-user", "-group", "-links", "-iname", "-path", "-empty",
+            "-exec",
+        ],
+        "`extant ls -R --json IMAGE:/` tells sizes, times, modes and owners, for jq; in a mount, find(1) works.",
+    ),
+    (&["find"], &["-delete"], "`extant rm IMAGE:/PATH` removes files."),
+    (&["ls"], &["--sort"], "-S sorts by size, -t by time of change."),
+];
+
+const MAKES_OF_DIRECTORY: &str = "`extant build DIRECTORY -o IMAGE` makes a volume of a directory.";
 
 /// Translates the command line of a name under which another program calls this one: `fsck.extant`
 /// (fsck(8)), `mount.extant` and `mount.fuse.extant` (mount(8)), `umount.extant` and
@@ -167,20 +254,22 @@ pub(crate) fn instead(told: &clap::Error, words: &[OsString]) -> Option<&'static
     let command = words.iter().skip(1).find(|word| !word.as_bytes().starts_with(b"-"));
     let is_command = |name: &str| command.is_some_and(|word| word == name);
     if told.kind() == ErrorKind::UnknownArgument
-        && let Some(ContextValue::String(word)) = told.get(ContextKind::InvalidArg)
+        && let Some(ContextValue::String(option)) = told.get(ContextKind::InvalidArg)
     {
-        let makes = is_command("build") || is_command("mkfs");
-        return match word.as_str() {
-            "-d" if makes => Some("`extant build DIRECTORY -o IMAGE` makes a volume of a directory."),
-            "-E" if makes => Some("There are options of their own: --discard, --hash-seed and --all-root."),
-            _ => None,
+        // Of an option with one dash, the error names only the first letter.
+        let is_it = |known: &str| {
+            known == option || known.starts_with(option.as_str()) && words.iter().any(|word| word == known)
         };
+        let mut known = OPTIONS_ELSEWHERE.iter();
+        return known
+            .find(|(commands, options, _)| {
+                commands.iter().any(|name| is_command(name)) && options.iter().any(|option| is_it(option))
+            })
+            .map(|(_, _, hint)| *hint);
     }
     if told.kind() == ErrorKind::MissingRequiredArgument {
         return match () {
-            () if is_command("build") => {
-                Some("`extant build DIRECTORY -o IMAGE` makes a volume of a directory.")
-            }
+            () if is_command("build") => Some(MAKES_OF_DIRECTORY),
             () if is_command("export") => Some("`extant export IMAGE -o X.tar` writes an archive."),
             () => None,
         };

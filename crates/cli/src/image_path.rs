@@ -93,10 +93,22 @@ impl ImagePath {
         if error.kind() != std::io::ErrorKind::NotFound {
             return None;
         }
+        let (image, path) = self.split_at_colon().filter(|(_, path)| !path.starts_with(b"/"))?;
+        Some(format!("{}:/{}", quote(image), quote(path)))
+    }
+
+    /// The image, quoted, if a command that takes no more than that got a path in it.
+    pub(crate) fn image_alone(&self) -> Option<String> {
+        self.split_at_colon().filter(|(_, path)| path.starts_with(b"/")).map(|(image, _)| quote(image))
+    }
+
+    /// What is before and behind the last colon that follows the name of a file.
+    fn split_at_colon(&self) -> Option<(&[u8], &[u8])> {
+        let bytes = self.image.as_os_str().as_bytes();
         let colons = bytes.iter().enumerate().filter(|(_, b)| **b == b':').map(|(at, _)| at);
         let image = |at: usize| Path::new(OsStr::from_bytes(&bytes[..at]));
         let at = colons.into_iter().rev().find(|&at| at > 0 && image(at).exists() && !image(at).is_dir())?;
-        Some(format!("{}:/{}", quote(&bytes[..at]), quote(&bytes[at + 1..])))
+        Some((&bytes[..at], &bytes[at + 1..]))
     }
 
     /// The whole argument, quoted, if it names a file and no volume has the image's name.

@@ -212,9 +212,12 @@ impl MountWords {
         };
         let unknown = || Err(format!("{name}: there is no such mount option; extant help mount lists them"));
         match (name, value) {
-            // These are for mount(8), systemd and other readers of /etc/fstab. Reading never
-            // changes access times anyway.
-            ("defaults" | "auto" | "noauto" | "user" | "nouser" | "users" | "owner" | "group", None)
+            // For mount(8), systemd and others that read /etc/fstab. No access sets a time anyway, and
+            // every image is mounted as with a loop device.
+            (
+                "loop" | "defaults" | "auto" | "noauto" | "user" | "nouser" | "users" | "owner" | "group",
+                None,
+            )
             | ("_netdev" | "nofail" | "async" | "noatime" | "nodiratime", None)
             | ("comment", Some(_)) => {}
             _ if name.starts_with("x-") => {}

@@ -88,9 +88,13 @@ fn look_up(root: &Dir, image: &Path, file: &str, name: &str) -> Result<u32, Fail
         (fields.next() == Some(name)).then(|| fields.nth(1)?.parse().ok())?
     });
     // In chown(2), u32::MAX means "leave unchanged".
-    number
-        .filter(|&number| number != u32::MAX)
-        .ok_or_else(|| unknown(format!("{image}:{file} has no such name")))
+    number.filter(|&number| number != u32::MAX).ok_or_else(|| {
+        let hint = match name.split_once('.') {
+            Some((user, group)) => format!("; a group follows a colon: {user}:{group}"),
+            None => String::new(),
+        };
+        unknown(format!("{image}:{file} has no such name{hint}"))
+    })
 }
 
 #[cfg(test)]

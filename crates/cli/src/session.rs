@@ -66,6 +66,10 @@ impl Session {
         let options = FileOptions { write: false, direct: access.is_direct(&place.image) };
         let failure = |error: std::io::Error| match place.misspelt(&error) {
             Some(meant) => Failure::Misspelt { place: place.image_quoted(), meant },
+            None if error.kind() == std::io::ErrorKind::NotFound => match place.image_alone() {
+                Some(image) => Failure::ImageAlone { place: place.image_quoted(), image },
+                None => Failure::host(&place.image, error),
+            },
             None => Failure::host(&place.image, error),
         };
         Failure::of_split(place)?;

@@ -113,6 +113,7 @@ pub(crate) fn size_policy(text: &str) -> Result<SizePolicy, String> {
             }
             None => size(more).map(SizePolicy::PlusBytes),
         },
+        None if text.ends_with('%') => Err(format!("room for more has a sign: +{text}")),
         None => size(text).map(SizePolicy::Fixed),
     }
 }
@@ -135,7 +136,13 @@ pub(crate) fn journal(text: &str) -> Result<JournalSize, String> {
     match text {
         "auto" => Ok(JournalSize::Auto),
         "none" => Ok(JournalSize::None),
-        _ => size(text).map(JournalSize::Bytes),
+        // As mke2fs takes it: in MiB, unless there is a unit.
+        _ => match text.strip_prefix("size=") {
+            Some(mib) if mib.bytes().all(|digit| digit.is_ascii_digit()) => size(&format!("{mib}M")),
+            Some(text) => size(text),
+            None => size(text),
+        }
+        .map(JournalSize::Bytes),
     }
 }
 
@@ -297,6 +304,14 @@ mod tests {
             ["0", "1023", "1.0K", "1.1K", "10K", "11K", "1023K", "1.0M", "1.0M", "900K", "1.5G"]
         );
         assert_eq!(human(u64::MAX), "16E");
+    }
+
+    #[test]
+    fn a_journal_is_sized_as_here_or_as_for_mke2fs() {
+        let four = Ok(JournalSize::Bytes(4 << 20));
+        assert_eq!(["4M", "size=4", "size=4M"].map(journal), [four.clone(), four.clone(), four]);
+        assert!(journal("size=").is_err() && journal("device=/dev/sdb").is_err());
+        assert!(size_policy("10%").is_err_and(|told| told.contains("+10%")));
     }
 
     #[test]

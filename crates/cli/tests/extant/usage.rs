@@ -412,6 +412,16 @@ fn slips_are_answered_with_what_there_is() {
         (&["label", &image], "`extant info`".into()),
         (&["chroot", &image], "`extant exec IMAGE --root".into()),
         (&["sha256sum", &image], "`extant cat IMAGE:/PATH | COMMAND`".into()),
+        (&["getfacl", &image], "`extant xattr IMAGE:/PATH`".into()),
+        (&["touch", "-d", "yesterday", &image], "--mtime SECONDS".into()),
+        (&["put", "-p", &source, &image], "`extant mkdir -p".into()),
+        (&["put", "--chown", "0:0", &source, &image], "--owner OWNER:GROUP".into()),
+        (&["edit", &image, "-c", "rm /x"], "| extant edit IMAGE -".into()),
+        (&["export", &image, "-C", &source], "`extant cp IMAGE:/ DIRECTORY`".into()),
+        (&["find", &image, "-size", "+1M"], "--json".into()),
+        (&["ls", "--sort=size", &image], "-S sorts by size".into()),
+        (&["ls", &image, "/file"], format!("is written {image}:/file")),
+        (&["cat", &image, "/file"], format!("is written {image}:/file")),
         (&["put", &image, &image], format!("is written {image}:/")),
         (&["debug", &image, "inode", "x"], "a path from the image's root".into()),
     ] {
@@ -420,6 +430,8 @@ fn slips_are_answered_with_what_there_is() {
     }
     let ran = extant(["ls", &format!("{image}/etc")]);
     assert!(ran.code == Some(1) && ran.stderr.contains(&format!("{image}:/etc")), "{}", ran.stderr);
+    let ran = extant(["info", &format!("{image}:/file")]);
+    assert!(ran.code == Some(1) && ran.stderr.contains(&format!("alone: {image}")), "{}", ran.stderr);
     let inode = |at: &str| extant(["debug", &image, "inode", at]).clean_text();
     assert_eq!(inode("/file"), inode("<12>"));
     assert_eq!(inode("12"), inode("<12>"));
