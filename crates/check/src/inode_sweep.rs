@@ -6,7 +6,7 @@ use crate::finding::Spot;
 use crate::found::{Dir, Found, GroupTotals, ValueHolder};
 use crate::map::Files;
 use crate::state::Kind;
-use crate::{Code, fields, xattrs};
+use crate::{Code, fields, xattr_checks};
 use extant_format::{
     Compat, FileKind, Group, GroupFlags, Incompat, InlineData, Inode, InodeFlags, InodeNumber, Problem,
     RoCompat, UintExt, ValueInode, Xattrs, bit, bits_are_clear, indirect_capacity, verify_inode_bitmap,
@@ -292,7 +292,7 @@ fn own(ctx: &Context, inode: &Inode, files: &mut Files, found: &mut Found) {
             return;
         }
         if inode.mode() == 0 && inode.xattr_block().is_some() {
-            return xattrs::of_no_file(ctx, inode, found);
+            return xattr_checks::of_no_file(ctx, inode, found);
         }
     } else if number == InodeNumber::BAD_BLOCKS {
         let raw = &inode.raw;
@@ -307,7 +307,7 @@ fn own(ctx: &Context, inode: &Inode, files: &mut Files, found: &mut Found) {
         found.report.add(Code::InodeMode, spot, text, "0, for it is reserved");
         return;
     } else if inode.xattr_block().is_some() {
-        return xattrs::of_no_file(ctx, inode, found);
+        return xattr_checks::of_no_file(ctx, inode, found);
     }
     // An inode without a file kind has no map, except for these two.
     let is_file = inode.kind() == Some(FileKind::Regular) || role != Role::Own;

@@ -7,7 +7,7 @@ use extant_rt::Nanos;
 
 impl Rotating {
     /// Time from `now`, with the platters at `angle_ns`, until the arm has served the command.
-    fn cost(&self, now: Nanos, angle_ns: u64, queued: &Queued) -> u64 {
+    pub(super) fn cost(&self, now: Nanos, angle_ns: u64, queued: &Queued) -> u64 {
         let Queued { command, place, ready, transfer_ns, .. } = queued;
         let decoding = ready.0.saturating_sub(now.0);
         if let Some(rest) = self.streams(command) {
@@ -22,7 +22,7 @@ impl Rotating {
 
     /// The time until the command's last sector has passed, if the command continues the
     /// read-ahead.
-    fn streams(&self, command: &Command) -> Option<u64> {
+    pub(super) fn streams(&self, command: &Command) -> Option<u64> {
         let run = self.look_ahead.continued_from()?;
         let goes_on = command.op == Op::Read && run.contains(&command.start.0);
         goes_on.then(|| self.geometry.stream_ns(*run.end(), command.end().saturating_sub(*run.end())))
