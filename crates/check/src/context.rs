@@ -9,12 +9,15 @@ use extant_format::{
     ChecksumSeed, Compat, DIRECT_POINTERS, Incompat, Inode, InodeNumber, Superblock, UintExt, VolumeBlock,
     XattrBlock, XattrValue, Xattrs, inode_offset, pointers_per_block,
 };
+use extant_rt::Rt;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 /// A volume that is being checked.
 pub(crate) struct Context {
+    /// Work is charged here.
+    pub(crate) rt: Rt,
     pub(crate) sb: Superblock,
     pub(crate) seed: Option<ChecksumSeed>,
     pub(crate) source: Source,

@@ -1,11 +1,11 @@
 //! The sweep over directories' blocks, in disk order.
 
-use crate::Code;
 use crate::context::Context;
 use crate::finding::{Finding, Report, Spot};
 use crate::found::{Dir, Run};
 use crate::listing::{Directories, DirsFound, INLINE, Item, Leaf, Link, Node, Root, htree_context};
 use crate::state::Kind;
+use crate::{Code, Cost};
 use extant_format::{
     CharSign, ChecksumSeed, DirEntries, DirEntry, DxNode, FileBlock, FileKind, HashVersion, Incompat,
     InlineData, Inode, InodeNumber, NameHash, Place, UintExt, Xattrs, hash_name, is_dx_block,
@@ -234,7 +234,7 @@ impl Block<'_> {
         self.scratch.clear();
         let filetype = self.ctx.sb.incompat().contains(Incompat::FILETYPE);
         let (mut lowest, mut highest) = (u32::MAX, 0);
-        let mut hashes = 0;
+        let (mut entries, mut hashes) = (0, 0);
         let mut expect = if logical == 0 { 0 } else { 2 };
         for entry in
             DirEntries::new(block, filetype, u32::MAX, InodeNumber(self.dir.number), FileBlock(logical))
@@ -256,6 +256,7 @@ impl Block<'_> {
             if entry.inode.0 == 0 {
                 continue;
             }
+            entries += 1;
             let major = self.hash(entry.name).map(|hash| hash.major);
             if let Some(major) = major {
                 (lowest, highest) = (lowest.min(major), highest.max(major));
@@ -269,6 +270,10 @@ impl Block<'_> {
         }
         self.duplicates(block);
         self.names_across(lowest, highest);
+        let rt = &self.ctx.rt;
+        rt.charge(Cost::DirectoryBlock(1));
+        rt.charge(Cost::Entry(entries));
+        rt.charge(Cost::NameHash(hashes));
         if self.root.is_some() && !is_node && logical != 0 {
             let range = (hashes > 0).then_some((lowest, highest));
             self.ctx.limits.push(&mut self.found.leaves, Leaf { dir: self.item.dir, logical, range });

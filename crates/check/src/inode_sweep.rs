@@ -6,7 +6,7 @@ use crate::finding::Spot;
 use crate::found::{Dir, Found, GroupTotals, ValueHolder};
 use crate::map::Files;
 use crate::state::Kind;
-use crate::{Code, fields, xattr_checks};
+use crate::{Code, Cost, fields, xattr_checks};
 use extant_format::{
     Compat, FileKind, Group, GroupFlags, Incompat, InlineData, Inode, InodeFlags, InodeNumber, Problem,
     RoCompat, UintExt, ValueInode, Xattrs, bit, bits_are_clear, indirect_capacity, verify_inode_bitmap,
@@ -143,6 +143,7 @@ async fn sweep_tables(ctx: &Context, tables: &mut [Table<'_>], files: &mut Files
             found.report.add(Code::ReadError, spot, "unreadable", "inodes");
         }
         let first = table.group * ctx.sb.inodes_per_group();
+        let before = n;
         for bytes in piece.bytes().chunks_exact(inode_bytes) {
             if n >= table.used {
                 break;
@@ -162,6 +163,7 @@ async fn sweep_tables(ctx: &Context, tables: &mut [Table<'_>], files: &mut Files
             table.totals.used += u32::from(is_used);
             n += 1;
         }
+        ctx.rt.charge(Cost::Inode((n - before).into()));
         drop(piece);
         if files.is_full() {
             files.drain(ctx, found).await;

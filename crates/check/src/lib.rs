@@ -25,6 +25,7 @@
 mod code;
 mod connectivity;
 mod context;
+mod cost;
 mod dir_sweep;
 mod fields;
 mod file;
@@ -51,6 +52,7 @@ mod usage;
 mod xattr_checks;
 
 pub use code::{Code, Severity};
+pub use cost::Cost;
 pub use finding::{Finding, Spot};
 pub use limits::{Cancel, Incomplete};
 pub use sweeps::check;

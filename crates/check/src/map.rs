@@ -3,11 +3,11 @@
 //! Nodes are not read when an inode is seen. They wait in a list that is read in disk order once it
 //! is long enough, so one pass over the disk serves many files.
 
-use crate::Code;
 use crate::context::{Context, RootPointer, Values, root_pointers};
 use crate::file::{File, Role, finish};
 use crate::finding::Spot;
 use crate::found::{Found, Run, Target};
+use crate::{Code, Cost};
 use extant_format::{
     BlockRange, ExtentContext, ExtentNode, Inode, InodeFlags, InodeNumber, Place, Problem, UintExt,
     VolumeBlock, check_pointer, parse_indirect, pointers_per_block, verify_extent_checksum,
@@ -87,6 +87,7 @@ impl Files {
                     let (at, slot, job) = jobs[n];
                     let Some(mut file) = self.files[slot.to_usize()].take() else { return };
                     let before = self.jobs.len();
+                    ctx.rt.charge(Cost::MapNode(1));
                     match block {
                         Some(block) if matches!(job, Job::Xattrs) => {
                             let values = match xattrs {
@@ -360,6 +361,7 @@ fn run(
     written: bool,
 ) {
     let count = u64::from(blocks);
+    ctx.rt.charge(Cost::Run(1));
     file.end = file.end.max(logical + count);
     if written {
         file.written_end = file.written_end.max(logical + count);

@@ -11,7 +11,7 @@ use crate::open::{self, Opened};
 use crate::owners::Contested;
 use crate::state::{Claims, Inodes};
 use crate::usage::Usage;
-use crate::{CheckError, Checked, Code, Options, groups, htree, inode_sweep, layout, own_files, paths};
+use crate::{CheckError, Checked, Code, Cost, Options, groups, htree, inode_sweep, layout, own_files, paths};
 use crate::{connectivity, quota_files, shared, xattr_checks};
 use extant_block::Device;
 use extant_format::{CharSign, Incompat, STATE_VALID, UintExt, VolumeBlock};
@@ -77,7 +77,7 @@ async fn attempt(
     }
     open::check_fields(&opened.sb, opened.from_backup, options, &mut report);
     let mut totals = Totals::default();
-    if let Some(ctx) = context(&opened, options, &limits, &mut report).await {
+    if let Some(ctx) = context(rt, &opened, options, &limits, &mut report).await {
         totals = sweeps(rt, Arc::new(ctx), &opened, options, &report).await?;
     }
     if limits.is_cancelled() {
@@ -134,6 +134,7 @@ async fn sweeps(
     }
     connectivity::parents(&ctx, &mut all, &mut in_dirs);
     connectivity::reachability(&ctx, &all, &mut in_dirs.report);
+    rt.charge(Cost::Directory(all.dirs.len().to_u64()));
     drop(in_dirs);
     connectivity::links(&ctx, report).await;
     let contested = shared::name_owners(&ctx, &found.xattr_uses).await;
@@ -141,6 +142,7 @@ async fn sweeps(
         return Ok(totals);
     }
     let counted = groups::sweep(&ctx, &found.totals, &mut found.report).await;
+    rt.charge(Cost::Group(ctx.groups.len().to_u64()));
     let clean = ctx.sb.raw().s_state.get() & STATE_VALID != 0
         && !opened.replayed
         && !opened.from_backup
@@ -169,6 +171,7 @@ async fn sweeps(
 
 /// Reads what all sweeps need; `None` if a limit is reached.
 async fn context(
+    rt: &Rt,
     opened: &Opened,
     options: &Options,
     limits: &Arc<Limits>,
@@ -187,6 +190,7 @@ async fn context(
         return None;
     }
     let groups = layout::read_groups(opened, there, report).await;
+    rt.charge(Cost::Group(there.into()));
     if limits.stopped() {
         return None;
     }
@@ -210,6 +214,7 @@ async fn context(
         && is_time(sb.raw().s_wtime.get())
         && is_time(sb.raw().s_mkfs_time.get());
     let mut ctx = Context {
+        rt: rt.clone(),
         seed: sb.checksum_seed(),
         source: opened.source.clone(),
         groups,

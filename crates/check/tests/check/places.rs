@@ -228,7 +228,7 @@ fn files_make_room_for_bad_blocks_and_tables() {
     assert_eq!(tree(repair("an indirect block", &bytes, &scratch)), tree(sound));
 }
 
-/// Linux takes blocks of such a group for free, e2fsck says.
+/// Linux takes all blocks of such a group for free but the group's own structures.
 #[test]
 fn a_table_in_a_group_without_a_bitmap_is_marked_as_used() {
     if !extant_testbed::have(&["mke2fs", "e2fsck", "debugfs"]) {

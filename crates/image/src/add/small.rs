@@ -1,7 +1,7 @@
 //! Small files of the sources, made together.
 
-use super::ahead::is_small;
 use super::adder::Adder;
+use super::ahead::is_small;
 use crate::BuildError;
 use crate::tree::EntryId;
 use extant_format::UintExt;
