@@ -2,6 +2,8 @@
 
 mod images;
 mod measure;
+mod modelled;
+mod pattern;
 
 use super::{Result, median};
 use measure::{Run, measured};
@@ -10,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 const USAGE: &str = "usage: cargo xtask bench check [--rounds N] [--scale N] [--dir DIRECTORY] [--keep] \
-    [--images a,a2,b,c,d] [--tree DIRECTORY] [--extant PROGRAM]";
+    [--images a,a2,b,c,d] [--tree DIRECTORY] [--extant PROGRAM] [--modelled]";
 
 /// The rules of measurement, printed before any figure.
 const RULES: &str = "\
@@ -45,6 +47,7 @@ struct Args {
     images: Vec<String>,
     tree: PathBuf,
     extant: Option<PathBuf>,
+    modelled: bool,
 }
 
 pub(super) fn run(args: &[&str]) -> Result<()> {
@@ -60,21 +63,15 @@ pub(super) fn run(args: &[&str]) -> Result<()> {
         return Err("this bench drops the host's caches and mounts images: run it as root".into());
     }
     fs::create_dir_all(&args.dir)?;
-    let extant = match &args.extant {
-        Some(extant) => extant.clone(),
-        None => build()?,
-    };
-    println!("{RULES}");
     let folder = images::Folder { dir: args.dir.canonicalize()?, scale: args.scale, tree: args.tree.clone() };
     let images = args
         .images
         .iter()
         .map(|name| Ok((name.as_str(), folder.image(name)?)))
         .collect::<Result<Vec<_>>>()?;
-    println!("| image, what | extant | e2fsck | e2fsck / extant | target | |");
-    println!("|---|--:|--:|--:|---|---|");
-    for (name, image) in &images {
-        Bench { name, image, extant: &extant, rounds: args.rounds }.run()?;
+    match args.modelled {
+        true => modelled::run(&images)?,
+        false => on_this_machine(&args, &images)?,
     }
     if !args.keep {
         for (_, image) in images {
@@ -82,6 +79,20 @@ pub(super) fn run(args: &[&str]) -> Result<()> {
         }
         // The folder stays if it holds anything else.
         let _ = fs::remove_dir(&args.dir);
+    }
+    Ok(())
+}
+
+fn on_this_machine(args: &Args, images: &[(&str, PathBuf)]) -> Result<()> {
+    let extant = match &args.extant {
+        Some(extant) => extant.clone(),
+        None => build()?,
+    };
+    println!("{RULES}");
+    println!("| image, what | extant | e2fsck | e2fsck / extant | target | |");
+    println!("|---|--:|--:|--:|---|---|");
+    for (name, image) in images {
+        Bench { name, image, extant: &extant, rounds: args.rounds }.run()?;
     }
     Ok(())
 }
@@ -95,27 +106,35 @@ fn parse(args: &[&str]) -> Result<Args> {
         images: WARM.iter().map(|(name, _)| (*name).to_owned()).collect(),
         tree: "/usr".into(),
         extant: None,
+        modelled: false,
     };
     let mut args = args.iter();
     while let Some(&arg) = args.next() {
-        if arg == "--keep" {
-            parsed.keep = true;
-            continue;
-        }
-        let value = args.next().ok_or(USAGE)?;
         match arg {
-            "--rounds" => parsed.rounds = value.parse::<usize>()?.max(1),
-            "--scale" => parsed.scale = value.parse::<u32>()?.clamp(1, 1000),
-            "--dir" => parsed.dir = value.into(),
-            "--images" => parsed.images = value.split(',').map(str::to_owned).collect(),
-            "--tree" => parsed.tree = value.into(),
-            "--extant" => parsed.extant = Some(fs::canonicalize(value)?),
-            _ => return Err(USAGE.into()),
+            "--keep" => parsed.keep = true,
+            "--modelled" => parsed.modelled = true,
+            _ => parsed.take(arg, args.next().ok_or(USAGE)?)?,
         }
     }
     match parsed.images.iter().find(|image| !WARM.iter().any(|(name, _)| name == image)) {
         Some(unknown) => Err(format!("no image is called {unknown}\n{USAGE}").into()),
         None => Ok(parsed),
+    }
+}
+
+impl Args {
+    /// Takes an option and its value.
+    fn take(&mut self, option: &str, value: &str) -> Result<()> {
+        match option {
+            "--rounds" => self.rounds = value.parse::<usize>()?.max(1),
+            "--scale" => self.scale = value.parse::<u32>()?.clamp(1, 1000),
+            "--dir" => self.dir = value.into(),
+            "--images" => self.images = value.split(',').map(str::to_owned).collect(),
+            "--tree" => self.tree = value.into(),
+            "--extant" => self.extant = Some(fs::canonicalize(value)?),
+            _ => return Err(USAGE.into()),
+        }
+        Ok(())
     }
 }
 
