@@ -212,8 +212,8 @@ impl MountWords {
         };
         let unknown = || Err(format!("{name}: there is no such mount option; extant help mount lists them"));
         match (name, value) {
-            // For mount(8), systemd and others that read /etc/fstab. No access sets a time anyway, and
-            // every image is mounted as with a loop device.
+            // For mount(8), systemd and others that read /etc/fstab. No access sets a time anyway,
+            // and every image is mounted as with a loop device.
             (
                 "loop" | "defaults" | "auto" | "noauto" | "user" | "nouser" | "users" | "owner" | "group",
                 None,

@@ -147,8 +147,8 @@ pub use extant_format::{Acl, AclEntry, AclTag, InodeFlags, InodeNumber};
 #[doc(hidden)]
 pub use extant_fs::RemovalStep;
 pub use extant_fs::{
-    Caller, Capabilities, Defragmented, Error, ErrorPolicy, ExtentFlags, Fallocate, FileExtent, RenameMode,
-    Result, SetMode as XattrMode, Space as Statfs,
+    Caller, Capabilities, Defragmented, Error, ErrorPolicy, ExtentFlags, Fallocate, FileExtent, NotMade,
+    RenameMode, Result, SetMode as XattrMode, Space as Statfs,
 };
 #[cfg(feature = "build")]
 pub use extant_image as image;
@@ -158,7 +158,7 @@ pub use inode::Inode;
 pub use metadata::{DirEntry, FileType, Metadata, Time};
 pub use options::{AclKind, FileOptions, OpenOptions};
 pub use place::{Part, Partition, PlaceError, is_address, open_place, open_place_at, partitions};
-pub use small_files::{NotMade, SmallFile, SmallFiles};
-pub use sys::{NewFile, Special};
+pub use small_files::SmallFiles;
+pub use sys::{NewFile, SmallFile, Special};
 pub use volume::Volume;
 pub use walk::Walk;

@@ -1,42 +1,7 @@
 //! Small files that are made together, for code that blocks.
 
-use crate::metadata::Time;
-use crate::sys::check_times;
 use crate::world::World;
-use crate::{Dir, Error, Result, Volume, asynch};
-use extant_format::UintExt;
-pub use extant_fs::NotMade;
-
-/// A regular file with all that it gets. It inherits neither an access list nor a group.
-#[derive(Clone, Copy, Debug)]
-pub struct SmallFile<'a> {
-    /// Permission bits, setuid, setgid and sticky.
-    pub mode: u32,
-    /// Owner.
-    pub uid: u32,
-    /// Group.
-    pub gid: u32,
-    /// Access time.
-    pub accessed: Time,
-    /// Modification time.
-    pub modified: Time,
-    /// The contents, at most [`SmallFiles::FILE_BYTES`].
-    pub contents: &'a [u8],
-}
-
-impl<'a> SmallFile<'a> {
-    pub(crate) fn to_fs(self) -> Result<extant_fs::SmallFile<'a>> {
-        check_times([self.accessed, self.modified])?;
-        Ok(extant_fs::SmallFile {
-            permissions: (self.mode & 0o7777).low_u16(),
-            uid: self.uid,
-            gid: self.gid,
-            accessed: self.accessed.into(),
-            modified: self.modified.into(),
-            contents: self.contents,
-        })
-    }
-}
+use crate::{Dir, Error, NotMade, Result, SmallFile, Volume, asynch};
 
 /// Small files that are made together, much faster than one after the other.
 ///
@@ -54,14 +19,14 @@ impl<'a> SmallFile<'a> {
 /// use extant::{SmallFile, Time};
 ///
 /// let (root, mut files) = (volume.root(), volume.small_files()?);
-/// let time = Time { seconds: 1_700_000_000, nanos: 0 };
+/// let [accessed, modified] = [Time { seconds: 1_700_000_000, nanos: 0 }; 2];
 /// for n in 0..1000 {
 ///     let contents = format!("number {n}\n");
 ///     let contents = contents.as_bytes();
 ///     if !files.has_room(contents.len()) {
 ///         files.make()?;
 ///     }
-///     let file = SmallFile { mode: 0o644, uid: 0, gid: 0, accessed: time, modified: time, contents };
+///     let file = SmallFile { mode: 0o644, uid: 0, gid: 0, accessed, modified, contents };
 ///     if !files.add(&root, format!("file{n}"), &file)? {
 ///         files.make()?; // keeps the order
 ///         root.write(format!("file{n}"), contents)?;

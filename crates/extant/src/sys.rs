@@ -16,7 +16,7 @@ use std::sync::Arc;
 
 mod create;
 
-pub use create::{NewFile, Special};
+pub use create::{NewFile, SmallFile, Special};
 
 /// An open volume, as seen by one caller.
 #[derive(Clone)]

@@ -1,7 +1,7 @@
 //! Calls that create files and link names.
 
 use super::{Node, Sys};
-use crate::{Error, Result};
+use crate::{Error, Result, Time};
 use extant_format::{DeviceNumber, FileKind, UintExt};
 
 /// A device node, named pipe or socket.
@@ -26,6 +26,37 @@ pub enum NewFile<'a> {
     Symlink(&'a [u8]),
     /// A device node, named pipe or socket.
     Special(Special),
+}
+
+/// A regular file with all that it gets. It inherits neither an access list nor a group.
+#[derive(Clone, Copy, Debug)]
+pub struct SmallFile<'a> {
+    /// Permission bits, setuid, setgid and sticky.
+    pub mode: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Access time.
+    pub accessed: Time,
+    /// Modification time.
+    pub modified: Time,
+    /// The contents, at most [`SmallFiles::FILE_BYTES`](crate::SmallFiles::FILE_BYTES).
+    pub contents: &'a [u8],
+}
+
+impl<'a> SmallFile<'a> {
+    pub(crate) fn to_fs(self) -> Result<extant_fs::SmallFile<'a>> {
+        super::check_times([self.accessed, self.modified])?;
+        Ok(extant_fs::SmallFile {
+            permissions: (self.mode & 0o7777).low_u16(),
+            uid: self.uid,
+            gid: self.gid,
+            accessed: self.accessed.into(),
+            modified: self.modified.into(),
+            contents: self.contents,
+        })
+    }
 }
 
 /// Limits of device numbers (Linux: `MINORBITS` 20).

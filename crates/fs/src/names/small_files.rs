@@ -15,7 +15,7 @@ use crate::inode::InodeCell;
 use crate::journal::{Credits, Handle};
 use crate::quota::Owners;
 use crate::writer::Writer;
-use crate::{Cost, Error, Result, Volume, quote};
+use crate::{Cost, Error, Result, quote};
 use extant_block::{Bio, BioFlags, Buf, Op, Sector, Segment};
 use extant_format::{
     DIRECT_POINTERS, Extent, ExtentNode, FileBlock, FileKind, Incompat, InodeFlags, InodeNumber, RoCompat,
@@ -102,25 +102,22 @@ struct Unlogged {
     size: u64,
 }
 
-impl Volume {
-    /// Small files to be made together, on a volume open for writing.
+impl SmallFiles {
+    /// Longest contents of a small file, in bytes.
+    pub const FILE_BYTES: usize = FILE_BYTES;
+
+    /// Begins with none.
     ///
     /// # Errors
-    /// [`Error::ReadOnly`]; [`Error::Permission`] for a caller who may not give files away.
-    pub fn small_files(&self, caller: &Caller) -> Result<SmallFiles> {
-        let namespace = self.namespace().ok_or(Error::ReadOnly)?.clone();
+    /// [`Error::Permission`] for a caller who may not give files away.
+    pub(crate) fn new(namespace: &Arc<Namespace>, caller: &Caller) -> Result<Self> {
         let owner = Capabilities::CHOWN | Capabilities::FOWNER | Capabilities::FSETID;
         if !caller.can(owner) {
             return Err(Error::Permission("making files of other owners".into()));
         }
         let (waiting, hashes, staged) = Default::default();
-        Ok(SmallFiles { namespace, caller: caller.clone(), waiting, hashes, staged })
+        Ok(Self { namespace: namespace.clone(), caller: caller.clone(), waiting, hashes, staged })
     }
-}
-
-impl SmallFiles {
-    /// Longest contents of a small file, in bytes.
-    pub const FILE_BYTES: usize = FILE_BYTES;
 
     /// How many files wait to be made.
     pub fn len(&self) -> usize {

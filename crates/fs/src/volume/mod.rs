@@ -18,7 +18,7 @@ mod trim;
 use crate::file::StoredFiles;
 #[cfg(test)]
 use crate::file::{FileOptions, OpenFile};
-use crate::names::{Namespace, Node, StoredNames, Way};
+use crate::names::{Caller, Namespace, Node, SmallFiles, StoredNames, Way};
 use crate::view::{OpenOptions, View};
 use crate::writer::Writer;
 use crate::{Error, Result};
@@ -122,6 +122,14 @@ impl Volume {
     /// [`Error::ReadOnly`]; a damaged inode.
     pub async fn root_node(&self) -> Result<Node> {
         self.namespace().ok_or(Error::ReadOnly)?.root().await
+    }
+
+    /// Begins to make small files together, on a volume open for writing.
+    ///
+    /// # Errors
+    /// [`Error::ReadOnly`]; [`Error::Permission`] for a caller who may not give files away.
+    pub fn small_files(&self, caller: &Caller) -> Result<SmallFiles> {
+        SmallFiles::new(self.namespace().ok_or(Error::ReadOnly)?, caller)
     }
 
     /// Returns the inode with this number and generation, on a volume open for writing.

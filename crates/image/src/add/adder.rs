@@ -2,7 +2,7 @@
 
 use super::ahead::Ahead;
 use super::nodes::{empty, find, follow, follow_or_make, is_dir, remove, unchecked};
-use super::small::Small;
+use super::waiting::Small;
 use crate::layout::{LOST_AND_FOUND, check_device};
 use crate::source::{Lost, Origin, Reader};
 use crate::tree::{EntryId, Hidden, Kind, NodeId, Payload, Tree};

@@ -4,6 +4,7 @@ mod adder;
 mod ahead;
 mod nodes;
 mod small;
+mod waiting;
 
 use crate::build::identity_of;
 use crate::source::{LoadOptions, load};

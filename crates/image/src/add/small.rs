@@ -5,20 +5,7 @@ use super::ahead::is_small;
 use crate::BuildError;
 use crate::tree::EntryId;
 use extant_format::UintExt;
-use extant_fs::{Caller, Node, SmallFile, SmallFiles, Volume};
-
-/// Files that wait to be made, and their names in the tree.
-pub(super) struct Small {
-    files: SmallFiles,
-    entries: Vec<EntryId>,
-}
-
-impl Small {
-    pub(super) fn new(volume: &Volume, caller: &Caller) -> Result<Self, BuildError> {
-        let files = volume.small_files(caller).map_err(|error| BuildError::volume(b"/", error))?;
-        Ok(Self { files, entries: Vec::new() })
-    }
-}
+use extant_fs::{Node, SmallFile};
 
 impl Adder<'_> {
     /// Adds a file whose name is free to those that are made together. Returns false if it must be
