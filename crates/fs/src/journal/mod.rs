@@ -154,7 +154,7 @@ impl Journal {
             opening: OnceLock::new(),
             accounts: OnceLock::new(),
             discards: AtomicBool::new(false),
-            background: background::Signals::default(),
+            background: background::Signals::new(rt),
         });
         if let Some(interval) = options.commit_interval {
             background::spawn(&inner, interval);
