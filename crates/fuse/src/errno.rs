@@ -17,6 +17,7 @@ pub(crate) struct Errno(i32);
 
 impl Errno {
     pub(crate) const PERM: Self = Self(1);
+    pub(crate) const INTR: Self = Self(4);
     pub(crate) const IO: Self = Self(5);
     pub(crate) const NXIO: Self = Self(6);
     pub(crate) const BADF: Self = Self(9);

@@ -20,6 +20,7 @@ mod groups;
 mod handles;
 mod ids;
 mod inherit;
+mod interrupts;
 mod lane;
 mod listing;
 mod metrics;

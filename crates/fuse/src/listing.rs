@@ -44,17 +44,27 @@ impl OpenDir {
         Self { object, listing: Mutex::default() }
     }
 
-    /// Takes the listing to continue at `at`. [`Self::put_back`] returns it.
-    pub(crate) fn take(&self, at: u64) -> Listing {
+    /// Takes the listing to continue at `at`. It is put back when it is dropped, also if the
+    /// request is stopped.
+    pub(crate) fn take(&self, at: u64) -> Taken<'_> {
         let listing = std::mem::take(&mut *self.listing.lock());
-        match listing.at == at && at != 0 {
+        let listing = match listing.at == at && at != 0 {
             true => listing,
             false => Listing { at, from: at, ..Listing::default() },
-        }
+        };
+        Taken { dir: self, listing }
     }
+}
 
-    pub(crate) fn put_back(&self, listing: Listing) {
-        *self.listing.lock() = listing;
+/// A listing in use.
+pub(crate) struct Taken<'a> {
+    dir: &'a OpenDir,
+    pub(crate) listing: Listing,
+}
+
+impl Drop for Taken<'_> {
+    fn drop(&mut self) {
+        *self.dir.listing.lock() = std::mem::take(&mut self.listing);
     }
 }
 
@@ -78,7 +88,7 @@ impl Listing {
     }
 
     async fn read(&mut self, dir: &Object) -> Result<()> {
-        let (from, already) = (self.from, std::mem::take(&mut self.read));
+        let (from, already) = (self.from, &self.read);
         let mut found: Vec<Name> = Vec::new();
         let mut emit = |listed: Listed<'_>| {
             // The kernel aborts a listing at such a name, which encrypted and damaged directories
@@ -90,9 +100,11 @@ impl Listing {
             }
             found.len() < AHEAD
         };
-        self.from = dir.live()?.read_dir(Cookie(from), &mut emit).await?.0;
-        if self.from == from {
-            self.read = already;
+        // Nothing has changed here if the request is stopped meanwhile.
+        let next = dir.live()?.read_dir(Cookie(from), &mut emit).await?.0;
+        self.from = next;
+        if next != from {
+            self.read.clear();
         }
         let last = found.iter().rev().take_while(|name| name.next == self.from);
         self.read.extend(last.map(|name| name.name.clone()));

@@ -1,10 +1,11 @@
 //! A process outside the server's sandbox that does the few things which the server may no longer
 //! do itself (privilege separation, as in OpenSSH's sshd).
 //!
-//! A server that has been taken over by a hostile image can only make the monitor unmount the
-//! server's own directory, and read the groups of processes, which every user may read.
+//! A server that an image has taken over can make it unmount its own directory, and read the groups
+//! of processes and whether they are being killed, which every user may.
 
 use crate::groups::groups_of;
+use crate::interrupts::is_killed;
 use crate::mounting::{MountError, clear_dead, device_at, unmount};
 use crate::tie::Tie;
 use parking_lot::Mutex;
@@ -14,11 +15,12 @@ use std::path::Path;
 /// Maximum number of supplementary groups of a process (limits.h, `NGROUPS_MAX`).
 const GROUPS_MAX: u32 = 65_536;
 
-/// Kinds of requests. The last kind also sends the number of a thread.
+/// What is asked: a kind, and a thread's number for the last two.
 const UNMOUNT: u8 = b'u';
 const UNMOUNT_LAZILY: u8 = b'l';
 const CLEAR_DEAD: u8 = b'c';
 const GROUPS: u8 = b'g';
+const KILLED: u8 = b'k';
 
 /// The result of unmounting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -54,6 +56,11 @@ impl Monitor {
     /// The supplementary groups of a thread; none if it has ended.
     pub fn groups(&self, thread: u32) -> Vec<u32> {
         self.ask(GROUPS, thread).unwrap_or_default()
+    }
+
+    /// Whether a thread is being killed.
+    pub fn is_killed(&self, thread: u32) -> bool {
+        matches!(self.ask(KILLED, thread).as_deref(), Ok([1]))
     }
 
     fn ask_for_one(&self, kind: u8) -> Unmounting {
@@ -104,6 +111,7 @@ pub fn monitor(mut tie: Tie, dir: Option<&Path>, report: impl Fn(&MountError)) -
             },
             (CLEAR_DEAD, Some(dir)) => outcome(clear_dead(dir).map(drop)),
             (GROUPS, _) => groups_of(u32::from_le_bytes([a, b, c, d])),
+            (KILLED, _) => vec![is_killed(u32::from_le_bytes([a, b, c, d])).into()],
             _ => Vec::new(),
         };
         let count = u32::try_from(numbers.len()).unwrap_or(0);

@@ -3,6 +3,7 @@
 use crate::buffers::Buffers;
 use crate::groups::groups_of;
 use crate::handles::Handles;
+use crate::interrupts::{Interrupts, is_killed};
 use crate::metrics::Metrics;
 use crate::monitor::Monitor;
 use crate::nodes::Nodes;
@@ -35,6 +36,7 @@ pub(crate) struct Served {
     /// The newest commit before the first request was served.
     pub(crate) first_commit: Option<u64>,
     pub(crate) trace: Option<Arc<RequestTrace>>,
+    pub(crate) interrupts: Interrupts,
     /// The process that reads other processes' groups, if the server may not.
     monitor: Option<Arc<Monitor>>,
     /// Held while the monitor is asked, so that only one thread waits for it.
@@ -48,7 +50,7 @@ impl Served {
         let (volume, cache) = (open.volume.clone(), open.cache.clone());
         let nodes = Nodes::new(volume.clone(), open.root.clone());
         let first_commit = volume.newest_commit();
-        let (handles, buffers, metrics) = Default::default();
+        let (handles, buffers, metrics, interrupts) = Default::default();
         let (asks, rt) = (RwLock::new(&Arc::new(WaitTable::new(rt, WaitConfig::new("groups")))), rt.clone());
         Self {
             volume,
@@ -60,6 +62,7 @@ impl Served {
             metrics,
             first_commit,
             trace,
+            interrupts,
             monitor,
             asks,
             rt,
@@ -69,7 +72,10 @@ impl Served {
     /// The supplementary groups of a thread, as numbered in its own namespace.
     pub(crate) async fn groups_of(&self, thread: u32) -> Vec<u32> {
         let groups = match &self.monitor {
-            Some(monitor) => self.ask_for_groups(monitor.clone(), thread).await,
+            Some(monitor) => {
+                let monitor = monitor.clone();
+                self.ask("groups", move || monitor.groups(thread)).await.unwrap_or_default()
+            }
             None => groups_of(thread),
         };
         match &self.shown.ids {
@@ -78,14 +84,29 @@ impl Served {
         }
     }
 
-    /// Asks the monitor on a separate thread. The monitor does not answer while it unmounts, and
-    /// unmounting may wait for this server to write a shared mapping. If a serving thread waited,
-    /// this would deadlock.
-    async fn ask_for_groups(&self, monitor: Arc<Monitor>, thread: u32) -> Vec<u32> {
+    /// Whether a thread is being killed.
+    pub(crate) async fn is_killed(&self, thread: u32) -> bool {
+        match &self.monitor {
+            Some(monitor) => {
+                let monitor = monitor.clone();
+                self.ask("killed", move || monitor.is_killed(thread)).await.unwrap_or_default()
+            }
+            None => is_killed(thread),
+        }
+    }
+
+    /// Asks the monitor on a thread of its own. It does not answer while it unmounts, and
+    /// unmounting may wait for this server to write a shared mapping. A serving thread that waited
+    /// would deadlock.
+    async fn ask<T: Send + 'static>(
+        &self,
+        name: &str,
+        question: impl FnOnce() -> T + Send + 'static,
+    ) -> Option<T> {
         let asks = self.asks.write().await;
-        let asked = self.rt.spawn_blocking("groups", move || monitor.groups(thread)).await;
+        let asked = self.rt.spawn_blocking(name, question).await;
         drop(asks);
-        asked.unwrap_or_default()
+        asked.ok()
     }
 }
 

@@ -17,6 +17,7 @@ use extant_rt::{Nanos, Rt};
 use parking_lot::Mutex;
 use std::fmt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Waker};
@@ -51,6 +52,8 @@ const NO_ROOM: [i32; 2] = [28, 122];
 /// How long each attempt waits for the last close of a deleted file, before a full volume is
 /// reported.
 const DELETED_STEP: Nanos = Nanos::from_millis(5);
+/// How often to check whether a thread with a pending signal is being killed.
+const KILLED_STEP: Nanos = Nanos::from_millis(50);
 /// Maximum number of read-ahead and write-back requests that the kernel has in flight at once.
 const MAX_BACKGROUND: u16 = 128;
 
@@ -166,13 +169,13 @@ impl Server {
                     records = rest;
                 }
             }
-            // Interrupts are ignored: every operation ends by itself, and its caller waits for
-            // that.
-            Some(Operation::Interrupt(_) | Operation::NotifyReply) => {}
+            Some(Operation::Interrupt(args)) => self.interrupt(args.unique),
+            Some(Operation::NotifyReply) => {}
             Some(operation) => {
                 let (ticket, began) = (self.ticket(header.unique), self.rt.now());
                 let set_id = self.set_id_of(&header, &operation).await;
-                let done = self.perform(&header, group, &operation).await;
+                let work = pin!(self.perform(&header, group, &operation));
+                let done = self.served.interrupts.run(&header, &operation, work).await;
                 self.note(&header, &operation, done.as_ref().err(), began);
                 match done {
                     Ok(reply) => ticket.send(reply),
@@ -189,6 +192,22 @@ impl Server {
                 self.ticket(header.unique).fail(failure);
             }
         }
+    }
+
+    /// A thread has got a signal while it waits for a request. Stops the request once that thread
+    /// is being killed. The kernel tells of the first signal only, which may be a harmless one.
+    fn interrupt(self: &Arc<Self>, unique: u64) {
+        let Some(thread) = self.served.interrupts.watch(unique) else { return };
+        let server = self.clone();
+        self.spawn("fuse interrupt", async move {
+            let interrupts = &server.served.interrupts;
+            while interrupts.is_waiting(unique) {
+                if server.served.is_killed(thread).await {
+                    return interrupts.stop(unique);
+                }
+                server.rt.sleep(KILLED_STEP).await;
+            }
+        });
     }
 
     /// Counts a request before its reply is sent, so that its caller already finds it in the

@@ -4,6 +4,7 @@ mod bed;
 mod deaths;
 mod exec;
 mod files;
+mod interrupts;
 mod kills;
 mod life;
 mod names;

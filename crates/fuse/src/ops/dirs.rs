@@ -24,28 +24,36 @@ pub(crate) async fn opendir(served: &Served, nodeid: u64, caller: &Caller) -> Re
 pub(crate) async fn readdir(served: &Served, args: &ReadIn, plus: Option<&Caller>) -> Result<Reply> {
     let handle = served.handles.get(args.fh)?;
     let dir = handle.dir()?;
-    let mut listing = dir.take(args.offset);
+    let mut taken = dir.take(args.offset);
     let most = args.size.min(MAX_WRITE) as usize;
-    let mut reply = Listed { bytes: Vec::with_capacity(most), told: Vec::new() };
-    let filled = fill(served, &dir.object, &mut listing, &mut reply, most, plus).await;
-    dir.put_back(listing);
+    let mut reply = Listed { served, bytes: Vec::with_capacity(most), told: Vec::new() };
+    let filled = fill(served, &dir.object, &mut taken.listing, &mut reply, most, plus).await;
+    drop(taken);
     match filled {
         // Names listed before an error are sent first. The next request will hit the error again.
         Err(failure) if reply.bytes.is_empty() => Err(failure),
-        _ => Ok(Reply::Listing(reply.bytes, reply.told)),
+        _ => Ok(Reply::Listing(std::mem::take(&mut reply.bytes), std::mem::take(&mut reply.told))),
     }
 }
 
-struct Listed {
+/// What goes into a reply. If the request is stopped, the kernel is told of nothing.
+struct Listed<'a> {
+    served: &'a Served,
     bytes: Vec<u8>,
     told: Vec<u64>,
+}
+
+impl Drop for Listed<'_> {
+    fn drop(&mut self) {
+        self.told.iter().for_each(|nodeid| self.served.nodes.forget(*nodeid, 1));
+    }
 }
 
 async fn fill(
     served: &Served,
     dir: &Object,
     listing: &mut Listing,
-    reply: &mut Listed,
+    reply: &mut Listed<'_>,
     most: usize,
     plus: Option<&Caller>,
 ) -> Result<()> {

@@ -6,8 +6,8 @@ use crate::handles::{Handle, Writes};
 use crate::object::Object;
 use crate::served::{MAX_WRITE, Served};
 use crate::wire::{
-    CopyFileRangeIn, CreateIn, EntryOut, FallocateIn, LseekIn, OpenIn, OpenOut, ReadIn, Reply, Seek, WriteIn,
-    fopen,
+    CopyFileRangeIn, CreateIn, EntryOut, FallocateIn, LseekIn, O_TRUNC, OpenIn, OpenOut, ReadIn, Reply, Seek,
+    WriteIn, fopen,
 };
 use extant_format::InodeFlags;
 use extant_fs::{Caller, Error, Fallocate, FileOptions, Node};
@@ -19,7 +19,7 @@ struct Flags(u32);
 
 impl Flags {
     const EXCL: u32 = 0o200;
-    const TRUNC: u32 = 0o1000;
+    const TRUNC: u32 = O_TRUNC;
     const APPEND: u32 = 0o2000;
     /// Set by the kernel when it opens a program to execute it.
     const EXEC: u32 = 0x20;

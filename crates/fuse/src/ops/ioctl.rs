@@ -3,7 +3,7 @@
 use crate::errno::{Errno, Result};
 use crate::object::Object;
 use crate::served::Served;
-use crate::wire::{FsXattr, IoctlIn, IoctlOut, Reply, TrimRange};
+use crate::wire::{FITRIM, FsXattr, IoctlIn, IoctlOut, Reply, TrimRange};
 use extant_format::{FileKind, InodeFlags};
 use extant_fs::{Attributes, Caller, Capabilities};
 use zerocopy::{FromBytes, IntoBytes};
@@ -13,7 +13,6 @@ const FS_IOC_SETFLAGS: u32 = 0x4008_6602;
 const FS_IOC_GETVERSION: u32 = 0x8008_7601;
 const FS_IOC_FSGETXATTR: u32 = 0x801c_581f;
 const FS_IOC_FSSETXATTR: u32 = 0x401c_5820;
-const FITRIM: u32 = 0xc018_5879;
 const FS_IOC_GETFSLABEL: u32 = 0x8100_9431;
 
 /// Bits of `FS_XFLAG_*` and the flags that they stand for (fs/ioctl.c, `fileattr_fill_xflags`).

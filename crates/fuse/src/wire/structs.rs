@@ -201,6 +201,10 @@ pub mod fopen {
     pub const PARALLEL_DIRECT_WRITES: u32 = 1 << 6;
 }
 
+/// Flag of OPEN: the file becomes empty.
+pub const O_TRUNC: u32 = 0o1000;
+/// Command of IOCTL: free space is discarded (linux/fs.h).
+pub const FITRIM: u32 = 0xc018_5879;
 /// The data cache of an inode, or its attributes, are no longer valid.
 pub const NOTIFY_INVAL_INODE: i32 = 2;
 /// Extension: the group that a new inode may need.
