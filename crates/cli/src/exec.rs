@@ -62,8 +62,13 @@ fn with_volume(session: &mut Session, args: &ExecArgs) -> Result<u8, Failure> {
             return Err(failure);
         }
     };
-    let settings =
-        Settings { kernel_checks: !ids.is_single(), ids: Some(ids), monitor, ..Settings::default() };
+    let settings = Settings {
+        kernel_checks: !ids.is_single(),
+        ids: Some(ids),
+        relatime: words.relatime,
+        monitor,
+        ..Settings::default()
+    };
     let server = Server::new(&session.rt, volume, Arc::new(device), settings, || {});
     let end =
         rustix::process::pidfd_open(pid, PidfdFlags::empty()).map_err(io::Error::from).map_err(of_signals)?;

@@ -187,6 +187,7 @@ fn serve(session: &mut Session, args: &MountArgs, words: &MountWords) -> Result<
         kernel_checks: words.allow_other,
         ids: None,
         owners: words.owners.clone(),
+        relatime: words.relatime,
         monitor: Some(monitor.clone()),
         trace,
     };

@@ -29,11 +29,12 @@ pub(crate) struct MountArgs {
     /// Options, separated by commas: ro; norecovery (with ro: leave the journal alone); allow_other
     /// (users other than you may enter); discard (free space becomes holes of the image);
     /// commit=SECONDS (5); cache=SIZE (256M); errors=continue|remount-ro|panic; suid, dev (set-ID
-    /// programs and device nodes work); noexec; offset=BYTES, sizelimit=BYTES, partition=N|NAME
-    /// (where the volume is); fakeroot (your calls count as root's); uid=N, gid=N (everything
-    /// appears to be this user's and this group's; without allow_other, N must be you, and acts as
-    /// root); uid=VOLUME:HERE:COUNT, gid=... (a range of the volume's numbers, and the numbers
-    /// under which it appears here; may be repeated)
+    /// programs and device nodes work); noexec; noatime (the default: reading changes no time of
+    /// access), relatime (it does, by Linux's rule); offset=BYTES, sizelimit=BYTES,
+    /// partition=N|NAME (where the volume is); fakeroot (your calls count as root's); uid=N, gid=N
+    /// (everything appears to be this user's and this group's; without allow_other, N must be you,
+    /// and acts as root); uid=VOLUME:HERE:COUNT, gid=... (a range of the volume's numbers, and the
+    /// numbers under which it appears here; may be repeated)
     #[arg(short, value_name = "OPTIONS", value_delimiter = ',')]
     pub(crate) options: Vec<String>,
     /// Stay in the foreground until unmounted, or until Ctrl-C
@@ -140,6 +141,7 @@ pub(crate) struct MountWords {
     pub(crate) dev: bool,
     pub(crate) noexec: bool,
     pub(crate) owners: Owners,
+    pub(crate) relatime: bool,
 }
 
 /// Adds the value of `uid=` or `gid=`: one number for all, or another range.
@@ -212,13 +214,13 @@ impl MountWords {
         };
         let unknown = || Err(format!("{name}: there is no such mount option; extant help mount lists them"));
         match (name, value) {
-            // For mount(8), systemd and others that read /etc/fstab. No access sets a time anyway,
-            // and every image is mounted as with a loop device.
+            // For mount(8), systemd and others that read /etc/fstab. Every image is mounted as with
+            // a loop device.
             (
                 "loop" | "defaults" | "auto" | "noauto" | "user" | "nouser" | "users" | "owner" | "group",
                 None,
             )
-            | ("_netdev" | "nofail" | "async" | "noatime" | "nodiratime", None)
+            | ("_netdev" | "nofail" | "async" | "nodiratime", None)
             | ("comment", Some(_)) => {}
             _ if name.starts_with("x-") => {}
             ("ro", None) => self.volume.write = false,
@@ -233,6 +235,8 @@ impl MountWords {
             ("nodev", None) => self.dev = false,
             ("exec", None) => self.noexec = false,
             ("noexec", None) => self.noexec = true,
+            ("noatime", None) => self.relatime = false,
+            ("relatime", None) => self.relatime = true,
             ("fakeroot", None) => self.owners.fakeroot = Some(rustix::process::getuid().as_raw()),
             ("uid", Some(value)) => add_shown(name, &mut self.owners.users, value)?,
             ("gid", Some(value)) => add_shown(name, &mut self.owners.groups, value)?,

@@ -2,7 +2,7 @@
 
 use crate::errno::{Errno, Result};
 use crate::listing::OpenDir;
-use extant_fs::{File, OpenFile};
+use extant_fs::{File, Node, OpenFile};
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
@@ -10,22 +10,39 @@ use std::sync::Arc;
 /// What a handle refers to.
 #[derive(Clone, Debug)]
 pub(crate) enum Handle {
-    /// A file of a volume open for writing. `writes`: the handle was opened for writing.
-    Live(Arc<OpenFile>, Writes),
+    /// A file of a volume open for writing.
+    Live(Arc<LiveFile>),
     /// A file of a volume open for reading.
     Stored(Arc<File>),
     Dir(Arc<OpenDir>),
 }
 
-/// Whether a file was opened for writing.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Writes(pub(crate) bool);
+/// A file that can be written.
+#[derive(Debug)]
+pub(crate) struct LiveFile {
+    pub(crate) node: Node,
+    pub(crate) file: OpenFile,
+    /// It was opened for writing.
+    pub(crate) writes: bool,
+    /// Reading it changes its time of access.
+    pub(crate) notes_access: bool,
+}
+
+impl LiveFile {
+    /// Notes a read.
+    pub(crate) async fn note_access(&self) {
+        if self.notes_access {
+            // The read itself has succeeded.
+            let _ = self.node.note_access().await;
+        }
+    }
+}
 
 impl Handle {
     /// The file, if it may be written.
-    pub(crate) fn live(&self) -> Result<&Arc<OpenFile>> {
+    pub(crate) fn live(&self) -> Result<&OpenFile> {
         match self {
-            Self::Live(file, _) => Ok(file),
+            Self::Live(live) => Ok(&live.file),
             Self::Stored(_) | Self::Dir(_) => Err(Errno::BADF.into()),
         }
     }
@@ -33,7 +50,7 @@ impl Handle {
     pub(crate) fn dir(&self) -> Result<&Arc<OpenDir>> {
         match self {
             Self::Dir(dir) => Ok(dir),
-            Self::Live(..) | Self::Stored(_) => Err(Errno::BADF.into()),
+            Self::Live(_) | Self::Stored(_) => Err(Errno::BADF.into()),
         }
     }
 }

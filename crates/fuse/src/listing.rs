@@ -14,6 +14,7 @@ const AHEAD: usize = 1024;
 #[derive(Debug)]
 pub(crate) struct OpenDir {
     pub(crate) object: Object,
+    notes_access: bool,
     listing: Mutex<Listing>,
 }
 
@@ -40,8 +41,19 @@ pub(crate) struct Listing {
 }
 
 impl OpenDir {
-    pub(crate) fn new(object: Object) -> Self {
-        Self { object, listing: Mutex::default() }
+    /// `notes_access`: reading it changes its time of access.
+    pub(crate) fn new(object: Object, notes_access: bool) -> Self {
+        Self { object, notes_access, listing: Mutex::default() }
+    }
+
+    /// Notes a read.
+    pub(crate) async fn note_access(&self) {
+        if let Object::Live(node) = &self.object
+            && self.notes_access
+        {
+            // The read itself has succeeded.
+            let _ = node.note_access().await;
+        }
     }
 
     /// Takes the listing to continue at `at`. It is put back when it is dropped, also if the

@@ -36,6 +36,8 @@ pub(crate) struct Served {
     /// The newest commit before the first request was served.
     pub(crate) first_commit: Option<u64>,
     pub(crate) trace: Option<Arc<RequestTrace>>,
+    /// Reading changes times of access.
+    pub(crate) relatime: bool,
     pub(crate) interrupts: Interrupts,
     /// The process that reads other processes' groups, if the server may not.
     monitor: Option<Arc<Monitor>>,
@@ -46,7 +48,7 @@ pub(crate) struct Served {
 
 impl Served {
     pub(crate) fn new(rt: &Rt, open: &OpenVolume, settings: Settings) -> Self {
-        let Settings { ids, owners, monitor, trace, kernel_checks } = settings;
+        let Settings { ids, owners, monitor, trace, kernel_checks, relatime } = settings;
         let (volume, cache) = (open.volume.clone(), open.cache.clone());
         let nodes = Nodes::new(volume.clone(), open.root.clone());
         let first_commit = volume.newest_commit();
@@ -62,6 +64,7 @@ impl Served {
             metrics,
             first_commit,
             trace,
+            relatime,
             interrupts,
             monitor,
             asks,

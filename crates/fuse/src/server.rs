@@ -177,6 +177,10 @@ impl Server {
                 let work = pin!(self.perform(&header, group, &operation));
                 let done = self.served.interrupts.run(&header, &operation, work).await;
                 self.note(&header, &operation, done.as_ref().err(), began);
+                if self.served.relatime && matches!(operation, Operation::CopyFileRange { .. }) {
+                    // The kernel knows of reads, but not that a copy reads.
+                    self.invalidate(header.nodeid);
+                }
                 match done {
                     Ok(reply) => ticket.send(reply),
                     Err(failure) => ticket.fail(failure),
@@ -329,7 +333,7 @@ impl Server {
             Operation::Fallocate(args) => ops::files::fallocate(served, &args).await,
             Operation::Lseek { args, seek } => ops::files::lseek(served, &args, seek).await,
             Operation::CopyFileRange { args, wide } => ops::files::copy(served, &args, wide).await,
-            Operation::Opendir(_) => ops::dirs::opendir(served, node, &who(0)).await,
+            Operation::Opendir(args) => ops::dirs::opendir(served, node, &who(0), &args).await,
             Operation::Readdir { args, plus } => {
                 ops::dirs::readdir(served, &args, plus.then(|| who(0)).as_ref()).await
             }
@@ -399,6 +403,10 @@ impl Server {
         let mut wanted = WANTED_FEATURES;
         if self.kernel_checks {
             wanted |= init::POSIX_ACL;
+        }
+        if self.served.relatime {
+            // A target that the kernel keeps is read without our knowledge.
+            wanted &= !init::CACHE_SYMLINKS;
         }
         let agreed = wanted & offered;
         // Without this feature the kernel sends a shorter structure.

@@ -20,6 +20,9 @@ pub struct Settings {
     pub ids: Option<IdMap>,
     /// How owners appear, and which user acts as root.
     pub owners: Owners,
+    /// Reading changes times of access by the rule of Linux's mount option `relatime`. Otherwise it
+    /// changes none (`noatime`).
+    pub relatime: bool,
     /// The process that does what a sandboxed server may not do.
     pub monitor: Option<Arc<Monitor>>,
     /// Where requests are traced.

@@ -1,5 +1,6 @@
 //! Mounted volumes, used by real programs.
 
+mod access_times;
 mod bed;
 mod deaths;
 mod exec;

@@ -21,6 +21,7 @@
 //! memory; check; prepare what it needs (blocks, inodes, bitmaps); open the handle; change memory;
 //! close the handle. Anything that can fail does so before the first change.
 
+mod access_time;
 mod attributes;
 mod caller;
 mod create;

@@ -1,7 +1,7 @@
 //! Attributes of inodes and of the volume.
 
 use crate::errno::Result;
-use crate::handles::{Handle, Writes};
+use crate::handles::Handle;
 use crate::object::Object;
 use crate::served::Served;
 use crate::settings::VALID_SECONDS;
@@ -53,9 +53,10 @@ pub(crate) async fn setattr(
 /// An open file can be truncated whatever its mode is now.
 async fn set_size(served: &Served, node: &Node, caller: &Caller, args: &SetattrIn) -> Result<()> {
     if args.valid & fattr::FH != 0
-        && let Handle::Live(file, Writes(true)) = served.handles.get(args.fh)?
+        && let Handle::Live(live) = served.handles.get(args.fh)?
+        && live.writes
     {
-        return Ok(file.set_size(args.size).await?);
+        return Ok(live.file.set_size(args.size).await?);
     }
     node.check_access(caller, 2).await?;
     let file = node.open(caller, FileOptions::default())?;

@@ -1,22 +1,24 @@
 //! Directory listings.
 
+use super::files::notes_access;
 use crate::errno::Result;
 use crate::handles::Handle;
 use crate::listing::{Listing, Name, OpenDir, look_up};
 use crate::object::Object;
 use crate::served::{MAX_WRITE, Served};
-use crate::wire::{Dirent, EntryOut, OpenOut, ReadIn, Reply};
+use crate::wire::{Dirent, EntryOut, OpenIn, OpenOut, ReadIn, Reply};
 use extant_fs::Caller;
 use std::sync::Arc;
 use zerocopy::IntoBytes;
 
-pub(crate) async fn opendir(served: &Served, nodeid: u64, caller: &Caller) -> Result<Reply> {
+pub(crate) async fn opendir(served: &Served, nodeid: u64, caller: &Caller, args: &OpenIn) -> Result<Reply> {
     let object = served.nodes.get(nodeid).await?;
     match &object {
         Object::Live(node) => node.check_access(caller, 4).await?,
         Object::Stored(inode) => served.volume.check_access(caller, inode, 4).await?,
     }
-    let fh = served.handles.open(Handle::Dir(Arc::new(OpenDir::new(object))));
+    let dir = OpenDir::new(object, notes_access(served, args.flags));
+    let fh = served.handles.open(Handle::Dir(Arc::new(dir)));
     Ok(Reply::Opened(OpenOut { fh, ..OpenOut::default() }))
 }
 
@@ -29,6 +31,9 @@ pub(crate) async fn readdir(served: &Served, args: &ReadIn, plus: Option<&Caller
     let mut reply = Listed { served, bytes: Vec::with_capacity(most), told: Vec::new() };
     let filled = fill(served, &dir.object, &mut taken.listing, &mut reply, most, plus).await;
     drop(taken);
+    if filled.is_ok() {
+        dir.note_access().await;
+    }
     match filled {
         // Names listed before an error are sent first. The next request will hit the error again.
         Err(failure) if reply.bytes.is_empty() => Err(failure),

@@ -2,7 +2,7 @@
 
 use super::names::dir;
 use crate::errno::{Errno, Failure, Result};
-use crate::handles::{Handle, Writes};
+use crate::handles::{Handle, LiveFile};
 use crate::object::Object;
 use crate::served::{MAX_WRITE, Served};
 use crate::wire::{
@@ -10,7 +10,7 @@ use crate::wire::{
     WriteIn, fopen,
 };
 use extant_format::InodeFlags;
-use extant_fs::{Caller, Error, Fallocate, FileOptions, Node};
+use extant_fs::{Caller, Error, Fallocate, FileOptions, Node, OpenFile};
 use std::sync::Arc;
 
 /// Flags of an open file (asm-generic/fcntl.h).
@@ -21,6 +21,7 @@ impl Flags {
     const EXCL: u32 = 0o200;
     const TRUNC: u32 = O_TRUNC;
     const APPEND: u32 = 0o2000;
+    const NOATIME: u32 = 0o1_000_000;
     /// Set by the kernel when it opens a program to execute it.
     const EXEC: u32 = 0x20;
 
@@ -30,6 +31,10 @@ impl Flags {
 
     const fn writes(self) -> bool {
         matches!(self.0 & 3, 1..=3)
+    }
+
+    const fn reads(self) -> bool {
+        self.0 & 3 != 1
     }
 
     /// The permissions that opening with these flags requires.
@@ -44,17 +49,34 @@ impl Flags {
     }
 }
 
-/// The kernel may keep its cached pages, because it has all that programs wrote, and nobody else
-/// changes the file.
+/// Whether reading what is opened so changes its time of access.
+pub(super) fn notes_access(served: &Served, flags: u32) -> bool {
+    served.relatime && Flags(flags).reads() && !Flags(flags).has(Flags::NOATIME)
+}
+
+/// What programs wrote is in the kernel's cache, and nobody else changes it. But a read that
+/// changes the time of access has to arrive here, so the kernel then starts without its pages.
 fn opened(served: &Served, handle: Handle) -> OpenOut {
-    let open_flags = fopen::KEEP_CACHE | fopen::NOFLUSH | fopen::PARALLEL_DIRECT_WRITES;
+    let mut open_flags = fopen::KEEP_CACHE | fopen::NOFLUSH | fopen::PARALLEL_DIRECT_WRITES;
+    if let Handle::Live(live) = &handle
+        && live.notes_access
+        && live.node.is_access_due()
+    {
+        open_flags &= !fopen::KEEP_CACHE;
+    }
     OpenOut { fh: served.handles.open(handle), open_flags, backing_id: 0 }
+}
+
+/// A handle of an open file.
+fn live(served: &Served, node: &Node, file: OpenFile, flags: Flags) -> Handle {
+    let notes_access = notes_access(served, flags.0);
+    Handle::Live(Arc::new(LiveFile { node: node.clone(), file, writes: flags.writes(), notes_access }))
 }
 
 /// Opens a file whose permissions have been checked. The kernel sends an offset with every write,
 /// even with one that appends, and writes back pages through any handle. So the file is not opened
 /// for appending here, unless it is append-only.
-async fn open_live(node: &Node, caller: &Caller, flags: Flags) -> Result<Handle> {
+async fn open_live(served: &Served, node: &Node, caller: &Caller, flags: Flags) -> Result<Handle> {
     let grows_only = node.attributes()?.flags.contains(InodeFlags::APPEND);
     if grows_only && ((flags.writes() && !flags.has(Flags::APPEND)) || flags.has(Flags::TRUNC)) {
         return Err(Errno::PERM.into());
@@ -64,7 +86,7 @@ async fn open_live(node: &Node, caller: &Caller, flags: Flags) -> Result<Handle>
     if flags.has(Flags::TRUNC) {
         file.empty().await?;
     }
-    Ok(Handle::Live(Arc::new(file), Writes(flags.writes())))
+    Ok(live(served, node, file, flags))
 }
 
 pub(crate) async fn open(served: &Served, nodeid: u64, caller: &Caller, args: &OpenIn) -> Result<Reply> {
@@ -72,7 +94,7 @@ pub(crate) async fn open(served: &Served, nodeid: u64, caller: &Caller, args: &O
     let handle = match served.nodes.get(nodeid).await? {
         Object::Live(node) => {
             node.check_access(caller, flags.want()).await?;
-            open_live(&node, caller, flags).await?
+            open_live(served, &node, caller, flags).await?
         }
         Object::Stored(_) if flags.writes() || flags.has(Flags::TRUNC) => {
             return Err(Error::ReadOnly.into());
@@ -106,7 +128,8 @@ pub(crate) async fn create(
             Ok(node) => {
                 // The caller has just created the file, so its mode does not matter.
                 let file = node.open(caller, FileOptions::default())?;
-                return created(served, node, Handle::Live(Arc::new(file), Writes(flags.writes())));
+                let handle = live(served, &node, file, flags);
+                return created(served, node, handle);
             }
             Err(Error::Exists(_)) if !flags.has(Flags::EXCL) => {}
             Err(error) => return Err(error.into()),
@@ -114,7 +137,7 @@ pub(crate) async fn create(
         match dir.lookup(caller, name).await {
             Ok(node) => {
                 node.check_access(caller, flags.want()).await?;
-                let handle = open_live(&node, caller, flags).await?;
+                let handle = open_live(served, &node, caller, flags).await?;
                 return created(served, node, handle);
             }
             // The file has been removed since.
@@ -127,13 +150,18 @@ pub(crate) async fn create(
 pub(crate) async fn tmpfile(served: &Served, parent: u64, caller: &Caller, args: &CreateIn) -> Result<Reply> {
     let node = dir(served, parent).await?.create_unnamed(caller, (args.mode & 0o7777) as u16).await?;
     let file = node.open(caller, FileOptions::default())?;
-    created(served, node, Handle::Live(Arc::new(file), Writes(Flags(args.flags).writes())))
+    let handle = live(served, &node, file, Flags(args.flags));
+    created(served, node, handle)
 }
 
 pub(crate) async fn read(served: &Served, args: &ReadIn) -> Result<Reply> {
     let mut bytes = served.buffers.take(args.size.min(MAX_WRITE) as usize);
     let read = match served.handles.get(args.fh)? {
-        Handle::Live(file, _) => file.read(args.offset, &mut bytes).await?,
+        Handle::Live(live) => {
+            let read = live.file.read(args.offset, &mut bytes).await?;
+            live.note_access().await;
+            read
+        }
         Handle::Stored(file) => file.read_at(args.offset, &mut bytes).await?,
         Handle::Dir(_) => return Err(Errno::BADF.into()),
     };
@@ -158,8 +186,8 @@ pub(crate) async fn write(served: &Served, nodeid: u64, args: &WriteIn, data: &[
 
 pub(crate) async fn fsync(served: &Served, fh: u64, data_only: bool) -> Result<Reply> {
     match served.handles.get(fh)? {
-        Handle::Live(file, _) if data_only => file.datasync().await?,
-        Handle::Live(file, _) => file.sync().await?,
+        Handle::Live(live) if data_only => live.file.datasync().await?,
+        Handle::Live(live) => live.file.sync().await?,
         Handle::Stored(_) | Handle::Dir(_) => {}
     }
     Ok(Reply::Done)
@@ -207,8 +235,8 @@ pub(crate) async fn fallocate(served: &Served, args: &FallocateIn) -> Result<Rep
 pub(crate) async fn lseek(served: &Served, args: &LseekIn, seek: Seek) -> Result<Reply> {
     let from = args.offset;
     let found = match (served.handles.get(args.fh)?, seek) {
-        (Handle::Live(file, _), Seek::Data) => file.seek_data(from).await?,
-        (Handle::Live(file, _), Seek::Hole) => file.seek_hole(from).await?,
+        (Handle::Live(live), Seek::Data) => live.file.seek_data(from).await?,
+        (Handle::Live(live), Seek::Hole) => live.file.seek_hole(from).await?,
         (Handle::Stored(file), Seek::Data) => file.seek_data(from).await?,
         (Handle::Stored(file), Seek::Hole) => file.seek_hole(from).await?,
         (Handle::Dir(_), _) | (_, Seek::Other(_)) => return Err(Errno::INVAL.into()),
@@ -225,6 +253,9 @@ pub(crate) async fn copy(served: &Served, args: &CopyFileRangeIn, wide: bool) ->
     let (from, to) = (served.handles.get(args.fh_in)?, served.handles.get(args.fh_out)?);
     let len = args.len.min(MAX_BYTES);
     let copied = from.live()?.copy_range(args.off_in, to.live()?, args.off_out, len).await?;
+    if let Handle::Live(live) = &from {
+        live.note_access().await;
+    }
     Ok(if wide { Reply::Copied(copied) } else { Reply::Written(copied as u32) })
 }
 

@@ -31,7 +31,14 @@ pub(crate) async fn lookup(served: &Served, dir: u64, caller: &Caller, name: &[u
 
 pub(crate) async fn readlink(served: &Served, nodeid: u64) -> Result<Reply> {
     let target = match served.nodes.get(nodeid).await? {
-        Object::Live(node) => node.read_link().await?,
+        Object::Live(node) => {
+            let target = node.read_link().await?;
+            if served.relatime {
+                // The read itself has succeeded.
+                let _ = node.note_access().await;
+            }
+            target
+        }
         Object::Stored(inode) => served.volume.read_link(&inode).await?,
     };
     Ok(Reply::Data(target))
