@@ -144,6 +144,7 @@ impl Subject for Host {
             RenameMode::NoReplace => RenameFlags::NOREPLACE,
             RenameMode::Exchange => RenameFlags::EXCHANGE,
             RenameMode::Whiteout => RenameFlags::WHITEOUT,
+            RenameMode::WhiteoutNoReplace => RenameFlags::WHITEOUT | RenameFlags::NOREPLACE,
         };
         fs::renameat_with(&self.root, at(from), &self.root, at(to), flags)
     }

@@ -11,6 +11,7 @@ mod life;
 mod names;
 mod owners;
 mod programs;
+mod requests;
 #[path = "../extant/testbed.rs"]
 #[expect(dead_code, reason = "shared with the other tests of the command")]
 mod testbed;

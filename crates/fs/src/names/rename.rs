@@ -31,6 +31,20 @@ pub enum RenameMode {
     /// character device 0:0, which hides the name in lower layers if the directory is part of an
     /// overlay.
     Whiteout,
+    /// Fail, or leave a whiteout (`RENAME_NOREPLACE | RENAME_WHITEOUT`).
+    WhiteoutNoReplace,
+}
+
+impl RenameMode {
+    /// Whether it fails if the target exists.
+    const fn refuses_target(self) -> bool {
+        matches!(self, Self::NoReplace | Self::WhiteoutNoReplace)
+    }
+
+    /// Whether a whiteout stays under the old name.
+    const fn leaves_whiteout(self) -> bool {
+        matches!(self, Self::Whiteout | Self::WhiteoutNoReplace)
+    }
 }
 
 /// One rename, with both names looked up and both directories locked.
@@ -103,13 +117,13 @@ async fn move_name(
         return Err(Error::CrossDevice(quote(new_name)));
     }
     let dots = |name: &[u8]| matches!(name, b"." | b"..");
-    if dots(name) || (dots(new_name) && mode != RenameMode::NoReplace) {
+    if dots(name) || (dots(new_name) && !mode.refuses_target()) {
         return Err(Error::Busy(quote(if dots(name) { name } else { new_name })));
     }
     if dots(new_name) {
         return Err(Error::Exists(quote(new_name)));
     }
-    if mode == RenameMode::Whiteout && !caller.can(Capabilities::MKNOD) {
+    if mode.leaves_whiteout() && !caller.can(Capabilities::MKNOD) {
         return Err(Error::Permission(quote(name)));
     }
     if matches!(mode, RenameMode::Replace | RenameMode::Whiteout) {
@@ -247,7 +261,7 @@ async fn rename_locked(
     }
     let looked = to.as_mut().unwrap_or(&mut from).look(new).await?;
     match (&looked, mode) {
-        (Ok(_), RenameMode::NoReplace) => return Err(Error::Exists(quote(new)).into()),
+        (Ok(_), mode) if mode.refuses_target() => return Err(Error::Exists(quote(new)).into()),
         (Err(_), RenameMode::Exchange) => return Err(not_found(new).into()),
         _ => {}
     }
@@ -338,7 +352,7 @@ async fn rename_locked(
         (looked, mode) => {
             let kept = moved.target.clone().filter(|_| victim == Victim::Kept);
             let kept = kept.map(|target| Node::new(namespace, target));
-            let leaves_whiteout = mode == RenameMode::Whiteout;
+            let leaves_whiteout = mode.leaves_whiteout();
             Ok((moved.replace(caller, looked, target_is_dir, leaves_whiteout).await?, kept))
         }
     }

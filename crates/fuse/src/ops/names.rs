@@ -101,11 +101,13 @@ pub(crate) async fn rename(
     const NOREPLACE: u32 = 1;
     const EXCHANGE: u32 = 2;
     const WHITEOUT: u32 = 4;
+    const WHITEOUT_NOREPLACE: u32 = WHITEOUT | NOREPLACE;
     let mode = match flags {
         0 => RenameMode::Replace,
         NOREPLACE => RenameMode::NoReplace,
         EXCHANGE => RenameMode::Exchange,
         WHITEOUT => RenameMode::Whiteout,
+        WHITEOUT_NOREPLACE => RenameMode::WhiteoutNoReplace,
         _ => return Err(Failure::Request(Errno::INVAL)),
     };
     let (from, to) = (dir(served, from).await?, dir(served, to).await?);

@@ -449,7 +449,7 @@ impl Model {
             return Ok(());
         }
         let dirs = space.rename(from, to, mode)?;
-        if mode == RenameMode::Whiteout {
+        if matches!(mode, RenameMode::Whiteout | RenameMode::WhiteoutNoReplace) {
             space.white_out(self.next, from)?;
             self.next += 1;
         }

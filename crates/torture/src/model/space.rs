@@ -304,7 +304,7 @@ impl Space {
         let target = self.resolve(to, false).ok();
         let is_dir = |space: &Self, id| matches!(space.body(id), Body::Dir(_));
         match (mode, target) {
-            (RenameMode::NoReplace, Some(_)) => return Err(Errno::EXIST),
+            (RenameMode::NoReplace | RenameMode::WhiteoutNoReplace, Some(_)) => return Err(Errno::EXIST),
             (RenameMode::Exchange, None) => return Err(Errno::NOENT),
             _ => {}
         }

@@ -318,6 +318,7 @@ fn on_host(root: &Path, op: &Op) -> i32 {
                 RenameMode::NoReplace => RenameFlags::NOREPLACE,
                 RenameMode::Exchange => RenameFlags::EXCHANGE,
                 RenameMode::Whiteout => RenameFlags::WHITEOUT,
+                RenameMode::WhiteoutNoReplace => RenameFlags::WHITEOUT | RenameFlags::NOREPLACE,
             };
             rustix::fs::renameat_with(CWD, at(path), CWD, at(to), flags)
         }
