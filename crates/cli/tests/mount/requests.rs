@@ -1,7 +1,7 @@
 //! Requests that change several things, or that few programs make.
 
-use crate::bed::{Bed, can_mount};
-use crate::testbed::is_root;
+use crate::bed::{Bed, can_mount, text};
+use crate::testbed::{have, is_root, run};
 use rustix::fs::{CWD, RenameFlags};
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
@@ -22,4 +22,27 @@ fn a_whiteout_is_left_only_if_nothing_is_replaced() {
     assert!(left.file_type().is_char_device() && left.rdev() == 0);
     assert_eq!(fs::read_to_string(path("c")).unwrap(), "one\n");
     bed.umount();
+}
+
+#[test]
+fn the_label_can_be_changed() {
+    if !can_mount() || !have("python3") || !have("e2label") {
+        return;
+    }
+    let mut bed = Bed::new("16M", &["-L", "first"], "");
+    bed.python(
+        "import fcntl\n\
+         f = os.open('.', os.O_RDONLY)\n\
+         get = lambda: fcntl.ioctl(f, 0x81009431, bytes(256)).rstrip(bytes(1))\n\
+         put = lambda label: fcntl.ioctl(f, 0x41009432, label.ljust(256, bytes(1)))\n\
+         assert get() == b'first'\n\
+         put(b'sixteen bytes are'[:16]); assert get() == b'sixteen bytes ar'\n\
+         try: put(b'seventeen bytes..'); assert False\n\
+         except OSError as error: assert error.errno == 22\n\
+         put(b'second'); assert get() == b'second'",
+    );
+    bed.kill();
+    bed.mount("");
+    bed.umount();
+    assert_eq!(run("e2label", &[text(&bed.image)]).trim(), "second");
 }

@@ -174,6 +174,11 @@ impl MetaStore {
         self.superblock.lock().take(tid)
     }
 
+    /// Looks at the superblock as it is now.
+    pub(crate) fn with_superblock<T>(&self, look: impl FnOnce(&Superblock) -> T) -> T {
+        look(self.superblock.lock().live())
+    }
+
     /// Begins an edit of the superblock outside any transaction. Only for opening and closing.
     pub(crate) fn superblock_unlogged(&self) -> SuperblockEdit<'_> {
         SuperblockEdit { superblock: self.superblock.lock() }

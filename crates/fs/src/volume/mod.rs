@@ -1,6 +1,7 @@
 //! A volume as programs see it: opened, read, changed through nodes, and closed.
 
 mod claims;
+mod label;
 mod live;
 mod marks;
 mod mmp;

@@ -14,6 +14,7 @@ const FS_IOC_GETVERSION: u32 = 0x8008_7601;
 const FS_IOC_FSGETXATTR: u32 = 0x801c_581f;
 const FS_IOC_FSSETXATTR: u32 = 0x401c_5820;
 const FS_IOC_GETFSLABEL: u32 = 0x8100_9431;
+const FS_IOC_SETFSLABEL: u32 = 0x4100_9432;
 
 /// Bits of `FS_XFLAG_*` and the flags that they stand for (fs/ioctl.c, `fileattr_fill_xflags`).
 const XFLAGS: [(u32, InodeFlags); 6] = [
@@ -76,9 +77,17 @@ pub(crate) async fn ioctl(
             range.as_bytes().to_vec()
         }
         FS_IOC_GETFSLABEL => {
-            let mut label = served.volume.superblock().label().to_vec();
+            let mut label = served.volume.label();
             label.resize(256, 0);
             label
+        }
+        FS_IOC_SETFSLABEL => {
+            if !caller.can(Capabilities::SYS_ADMIN) {
+                return Err(Errno::PERM.into());
+            }
+            let label = data.split(|&byte| byte == 0).next().unwrap_or_default();
+            served.volume.set_label(label).await?;
+            Vec::new()
         }
         _ => return Err(Errno::NOTTY.into()),
     };
