@@ -46,3 +46,32 @@ fn the_label_can_be_changed() {
     bed.umount();
     assert_eq!(run("e2label", &[text(&bed.image)]).trim(), "second");
 }
+
+/// Without projects on the volume, the flags stay as they were too.
+#[test]
+fn flags_and_the_project_are_set_both_or_neither() {
+    if !can_mount() || !have("python3") {
+        return;
+    }
+    const SET: &str = "
+import fcntl, struct
+f = os.open('f', os.O_RDWR | os.O_CREAT)
+def get(): return struct.unpack('5I8x', fcntl.ioctl(f, 0x801c581f, bytes(28)))[:4:3]
+def put(flags, project): fcntl.ioctl(f, 0x401c5820, struct.pack('5I8x', flags, 0, 0, project, 0))
+NODUMP, IMMUTABLE = 0x80, 8
+";
+    for (features, then) in [
+        (
+            "^project",
+            "try: put(NODUMP, 5); assert False\nexcept OSError as error: assert error.errno == 95\nassert get() == (0, 0)",
+        ),
+        (
+            "project,quota",
+            "put(NODUMP, 5); assert get() == (NODUMP, 5)\nput(IMMUTABLE, 6); assert get() == (IMMUTABLE, 6)\nput(0, 0); assert get() == (0, 0)",
+        ),
+    ] {
+        let mut bed = Bed::new("16M", &["-O", features, "-I", "256"], "");
+        bed.python(&format!("{SET}{then}"));
+        bed.umount();
+    }
+}

@@ -200,13 +200,75 @@ impl Node {
     /// supported on writable volumes, and for a directory's flags on a file. Also errors from
     /// writing the file back, which comes first if its data=journal flag changes.
     pub fn set_flags<'a>(&'a self, caller: &'a Caller, flags: InodeFlags) -> BoxFuture<'a, Result<()>> {
-        Box::pin(self.writer().guarded(self.change_flags(caller, flags)))
+        self.set_flags_and_project(caller, Some(flags), None)
     }
 
-    async fn change_flags(&self, caller: &Caller, flags: InodeFlags) -> Result<()> {
-        let writer = self.writer();
-        let cell = self.cell();
+    /// Sets the flags, the project, or both in one step (`FS_IOC_FSSETXATTR`).
+    ///
+    /// # Errors
+    /// As [`Self::set_flags`] and [`Self::set_project`]. A project may be set while the immutable
+    /// flag is set or removed.
+    pub fn set_flags_and_project<'a>(
+        &'a self,
+        caller: &'a Caller,
+        flags: Option<InodeFlags>,
+        project: Option<u32>,
+    ) -> BoxFuture<'a, Result<()>> {
+        Box::pin(self.writer().guarded(self.change_flags_and_project(caller, flags, project)))
+    }
+
+    async fn change_flags_and_project(
+        &self,
+        caller: &Caller,
+        flags: Option<InodeFlags>,
+        project: Option<u32>,
+    ) -> Result<()> {
+        let (writer, cell) = (self.writer(), self.cell());
         let locked = Order::default().write(Rank::of(self.is_dir()), cell).await;
+        if let Some(flags) = flags {
+            self.check_flags(caller, flags)?;
+        }
+        let project = match project {
+            Some(project) => self.check_project(caller, flags, project)?.then_some(project),
+            None => None,
+        };
+        if flags.is_none() && project.is_none() {
+            return Ok(());
+        }
+        let changed = cell.read(|inode| flags.map(|flags| inode.flags() ^ flags)).unwrap_or_default();
+        if changed.contains(InodeFlags::JOURNAL_DATA) && !self.is_dir() {
+            let file = self.namespace().files.open(cell, FileOptions::default())?;
+            Box::pin(file.prepare_journalling_change()).await?;
+        }
+        let (room, values) = match project {
+            Some(project) => {
+                let owners = Owners { project, ..cell.read(Owners::of) };
+                (self.namespace().expect_owners(owners).await?, live::value_count(writer, cell).await?)
+            }
+            None => (None, 0),
+        };
+        {
+            let mut handle = writer.journal.start(Credits(1)).await?;
+            handle.charge_values(cell, -values);
+            let mut inode = handle.inode(cell);
+            if let Some(flags) = flags {
+                // Write-back may have changed other flags meanwhile, if contents left the inode.
+                let now = inode.flags();
+                inode.raw.i_flags = ((now - CHANGEABLE) | (flags & CHANGEABLE)).bits().into();
+            }
+            if let Some(project) = project {
+                inode.extra.i_projid = project.into();
+            }
+            touch_inode(&mut inode, writer);
+            drop(inode);
+            handle.charge_values(cell, values);
+        }
+        drop((room, locked));
+        writer.settle(&[cell], InodeFlags::SYNC).await
+    }
+
+    fn check_flags(&self, caller: &Caller, flags: InodeFlags) -> Result<()> {
+        let cell = self.cell();
         let subject = || format!("inode {}", cell.number());
         if !matches!(self.kind(), Some(FileKind::Regular | FileKind::Directory)) {
             return Err(Error::NotSupported(subject()));
@@ -225,23 +287,10 @@ impl Node {
             return Err(Error::Permission(subject()));
         }
         let changes_journalling = changed.contains(InodeFlags::JOURNAL_DATA);
-        if changes_journalling && !caller.can(Capabilities::SYS_RESOURCE) {
-            return Err(Error::Permission(subject()));
+        match changes_journalling && !caller.can(Capabilities::SYS_RESOURCE) {
+            true => Err(Error::Permission(subject())),
+            false => Ok(()),
         }
-        if changes_journalling && !self.is_dir() {
-            let file = self.namespace().files.open(cell, FileOptions::default())?;
-            Box::pin(file.prepare_journalling_change()).await?;
-        }
-        {
-            let mut handle = writer.journal.start(Credits(1)).await?;
-            let mut inode = handle.inode(cell);
-            // Write-back may have changed other flags meanwhile, if contents left the inode.
-            let now = inode.flags();
-            inode.raw.i_flags = ((now - CHANGEABLE) | (flags & CHANGEABLE)).bits().into();
-            touch_inode(&mut inode, writer);
-        }
-        drop(locked);
-        writer.settle(&[cell], InodeFlags::SYNC).await
     }
 
     /// Sets the inode's project (`FS_IOC_FSSETXATTR`).
@@ -251,34 +300,22 @@ impl Node {
     /// room for the number; [`Error::Permission`] if the caller does not own the inode, and on an
     /// immutable one.
     pub fn set_project<'a>(&'a self, caller: &'a Caller, project: u32) -> BoxFuture<'a, Result<()>> {
-        Box::pin(self.writer().guarded(self.change_project(caller, project)))
+        self.set_flags_and_project(caller, None, Some(project))
     }
 
-    async fn change_project(&self, caller: &Caller, project: u32) -> Result<()> {
+    /// Whether setting the project changes it. `flags` are set with it.
+    fn check_project(&self, caller: &Caller, flags: Option<InodeFlags>, project: u32) -> Result<bool> {
         let (writer, cell) = (self.writer(), self.cell());
-        let locked = Order::default().write(Rank::of(self.is_dir()), cell).await;
         let has_projects = writer.store.shape().ro_compat().contains(RoCompat::PROJECT);
         let Some(old) = cell.read(Inode::project).filter(|_| has_projects) else {
             return Err(Error::NotSupported(format!("a project of inode {}", cell.number())));
         };
-        if cell.read(|inode| !caller.owns(inode) || inode.flags().contains(InodeFlags::IMMUTABLE)) {
-            return Err(Error::Permission(format!("inode {}", cell.number())));
+        let stays_immutable = |inode: &Inode| {
+            inode.flags().intersection(flags.unwrap_or(inode.flags())).contains(InodeFlags::IMMUTABLE)
+        };
+        match cell.read(|inode| !caller.owns(inode) || stays_immutable(inode)) {
+            true => Err(Error::Permission(format!("inode {}", cell.number()))),
+            false => Ok(old != project),
         }
-        if old == project {
-            return Ok(());
-        }
-        let room = self.namespace().expect_owners(Owners { project, ..cell.read(Owners::of) }).await?;
-        let values = live::value_count(writer, cell).await?;
-        {
-            let mut handle = writer.journal.start(Credits(1)).await?;
-            handle.charge_values(cell, -values);
-            let mut inode = handle.inode(cell);
-            inode.extra.i_projid = project.into();
-            touch_inode(&mut inode, writer);
-            drop(inode);
-            handle.charge_values(cell, values);
-        }
-        drop((room, locked));
-        writer.settle(&[cell], InodeFlags::SYNC).await
     }
 }

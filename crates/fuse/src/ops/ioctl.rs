@@ -108,11 +108,7 @@ async fn set_xflags(object: &Object, caller: &Caller, now: &Attributes, wanted: 
     for (bit, flag) in XFLAGS {
         flags.set(flag, wanted.xflags & bit != 0);
     }
-    if flags != now.flags {
-        node.set_flags(caller, flags).await?;
-    }
-    if wanted.projid != now.project.unwrap_or(0) {
-        node.set_project(caller, wanted.projid).await?;
-    }
-    Ok(())
+    let project = (wanted.projid != now.project.unwrap_or(0)).then_some(wanted.projid);
+    let flags = (flags != now.flags).then_some(flags);
+    Ok(node.set_flags_and_project(caller, flags, project).await?)
 }
