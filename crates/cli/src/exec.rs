@@ -40,8 +40,8 @@ pub(crate) fn run(mut session: Session, args: &ExecArgs) -> ExitCode {
 
 fn with_volume(session: &mut Session, args: &ExecArgs) -> Result<u8, Failure> {
     let mut words = MountWords::parse(&args.options).map_err(Failure::Usage)?;
-    if words.owners.are_changed() {
-        return Err(Failure::Usage("fakeroot, uid= and gid= go with mount only".into()));
+    if words.owners.are_changed() || words.writeback {
+        return Err(Failure::Usage("fakeroot, uid=, gid= and writeback go with mount only".into()));
     }
     words.volume.write &= !args.ro;
     mount::choose_part(session, &words)?;

@@ -62,6 +62,7 @@ fn mount_and_wait(args: &StageArgs, socket: i32, quiet: bool) -> Result<u8, Fail
         read_only: args.ro,
         // If there are no other users, there is nothing for the kernel to check.
         allow_other: !own_map().is_single(),
+        kernel_checks: false,
         suid: true,
         dev: false,
         exec: !args.noexec,

@@ -38,6 +38,7 @@ mod modes;
 mod mount;
 mod mount_args;
 mod mount_monitor;
+mod mount_sync;
 mod output;
 mod own_image;
 mod owners;
@@ -117,7 +118,7 @@ fn main() -> ExitCode {
         Command::Mount(args) => mount::run(&mut session, args),
         Command::MountMonitor(args) => mount_monitor::run(&mut session, args),
         Command::Umount(args) => mount::umount(&mut session, args),
-        Command::Sync(args) => mount::sync(args),
+        Command::Sync(args) => mount_sync::run(args),
         Command::Top(args) => top::run(&mut session, args),
         Command::Exec(args) => return exec::run(session, args),
         // The process still has a single thread here.

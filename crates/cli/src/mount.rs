@@ -1,11 +1,12 @@
-//! `extant mount`, `umount` and `sync`.
+//! `extant mount` and `umount`.
 
 use crate::edit_args::LockArgs;
 use crate::failure::{Exit, Failure};
 use crate::hints;
 use crate::image_path::ImagePath;
-use crate::mount_args::{MountArgs, MountWords, SyncArgs, UmountArgs};
+use crate::mount_args::{MountArgs, MountWords, UmountArgs};
 use crate::mount_monitor;
+use crate::mount_sync::{is_read_only, make_durable, ours};
 use crate::place;
 use crate::sandbox::Sandbox;
 use crate::session::{Access, Session};
@@ -13,9 +14,8 @@ use extant::Part;
 use extant_format::Incompat;
 use extant_fs::{quote, read_superblock};
 use extant_fuse::{
-    MetricsSocket, Monitor, MountError, MountOptions, Mounted, OpenVolume, RequestTrace, SYNC_ATTRIBUTE,
-    Server, Settings, Transport, Unmounting, VolumeOptions, clear_dead, keep_own_descriptors, mounted_at,
-    unmount,
+    MetricsSocket, Monitor, MountError, MountOptions, OpenVolume, RequestTrace, Server, Settings, Transport,
+    Unmounting, VolumeOptions, clear_dead, keep_own_descriptors, unmount,
 };
 use extant_rt::{Nanos, Rt};
 use rustix::event::{PollFd, PollFlags, Timespec};
@@ -139,6 +139,7 @@ fn serve(session: &mut Session, args: &MountArgs, words: &MountWords) -> Result<
         source: image,
         read_only: !words.volume.write,
         allow_other: words.allow_other,
+        kernel_checks: words.writeback,
         suid: words.suid,
         dev: words.dev,
         exec: !words.noexec,
@@ -184,10 +185,11 @@ fn serve(session: &mut Session, args: &MountArgs, words: &MountWords) -> Result<
     };
     let Watching { trace, metrics } = watching;
     let settings = Settings {
-        kernel_checks: words.allow_other,
+        kernel_checks: words.allow_other || words.writeback,
         ids: None,
         owners: words.owners.clone(),
         relatime: words.relatime,
+        writeback: words.writeback,
         monitor: Some(monitor.clone()),
         trace,
     };
@@ -300,14 +302,6 @@ fn on_signals(leave: &Leave, monitor: &Monitor, signals: &mut Signals) {
     }
 }
 
-/// The mount on a directory, if it is a mount of ours.
-pub(crate) fn ours(directory: &Path) -> Result<Mounted, Failure> {
-    mounted_at(directory).filter(|mounted| mounted.is_ours).ok_or_else(|| {
-        let error = std::io::Error::other("nothing is mounted here by extant; findmnt shows what is");
-        Failure::host(directory, error)
-    })
-}
-
 /// `extant umount`.
 pub(crate) fn umount(session: &mut Session, args: &UmountArgs) -> Result<(), Failure> {
     let mounted = ours(&args.directory)?;
@@ -356,23 +350,4 @@ pub(crate) fn umount(session: &mut Session, args: &UmountArgs) -> Result<(), Fai
         }
         false => written,
     }
-}
-
-/// Makes the server write everything and commit.
-fn make_durable(point: &Path) -> Result<(), Failure> {
-    rustix::fs::setxattr(point, SYNC_ATTRIBUTE, b"", rustix::fs::XattrFlags::empty())
-        .map_err(|error| Failure::host(point, std::io::Error::from(error)))
-}
-
-fn is_read_only(point: &Path) -> bool {
-    rustix::fs::statvfs(point).is_ok_and(|found| found.f_flag.contains(rustix::fs::StatVfsMountFlags::RDONLY))
-}
-
-/// `extant sync`.
-pub(crate) fn sync(args: &SyncArgs) -> Result<(), Failure> {
-    let mounted = ours(&args.directory)?;
-    if is_read_only(&mounted.point) {
-        return Ok(());
-    }
-    make_durable(&mounted.point)
 }

@@ -30,11 +30,12 @@ pub(crate) struct MountArgs {
     /// (users other than you may enter); discard (free space becomes holes of the image);
     /// commit=SECONDS (5); cache=SIZE (256M); errors=continue|remount-ro|panic; suid, dev (set-ID
     /// programs and device nodes work); noexec; noatime (the default: reading changes no time of
-    /// access), relatime (it does, by Linux's rule); offset=BYTES, sizelimit=BYTES,
-    /// partition=N|NAME (where the volume is); fakeroot (your calls count as root's); uid=N, gid=N
-    /// (everything appears to be this user's and this group's; without allow_other, N must be you,
-    /// and acts as root); uid=VOLUME:HERE:COUNT, gid=... (a range of the volume's numbers, and the
-    /// numbers under which it appears here; may be repeated)
+    /// access), relatime (it does, by Linux's rule); writeback (the kernel keeps what is written
+    /// for some seconds, which is faster for small writes; a killed server loses it);
+    /// offset=BYTES, sizelimit=BYTES, partition=N|NAME (where the volume is); fakeroot (your calls
+    /// count as root's); uid=N, gid=N (everything appears to be this user's and this group's;
+    /// without allow_other, N must be you, and acts as root); uid=VOLUME:HERE:COUNT, gid=... (a
+    /// range of the volume's numbers, and the numbers under which it appears here; may be repeated)
     #[arg(short, value_name = "OPTIONS", value_delimiter = ',')]
     pub(crate) options: Vec<String>,
     /// Stay in the foreground until unmounted, or until Ctrl-C
@@ -74,6 +75,8 @@ pub(crate) struct MonitorArgs {
     pub(crate) ro: bool,
     #[arg(long)]
     pub(crate) allow_other: bool,
+    #[arg(long)]
+    pub(crate) kernel_checks: bool,
     #[arg(long)]
     pub(crate) suid: bool,
     #[arg(long)]
@@ -142,6 +145,7 @@ pub(crate) struct MountWords {
     pub(crate) noexec: bool,
     pub(crate) owners: Owners,
     pub(crate) relatime: bool,
+    pub(crate) writeback: bool,
 }
 
 /// Adds the value of `uid=` or `gid=`: one number for all, or another range.
@@ -201,6 +205,12 @@ impl MountWords {
         if parsed.owners.fakeroot.is_some() && parsed.allow_other {
             return Err("fakeroot does not go with allow_other; uid= and gid= do".into());
         }
+        if parsed.owners.fakeroot.is_some() && parsed.writeback {
+            return Err("fakeroot does not go with writeback, for which the kernel checks permissions".into());
+        }
+        if parsed.writeback && !parsed.volume.write {
+            return Err("writeback does not go with ro".into());
+        }
         if parsed.owners.are_changed() && (parsed.suid || parsed.dev) {
             return Err("suid and dev do not go with fakeroot, uid= or gid=".into());
         }
@@ -237,6 +247,7 @@ impl MountWords {
             ("noexec", None) => self.noexec = true,
             ("noatime", None) => self.relatime = false,
             ("relatime", None) => self.relatime = true,
+            ("writeback", None) => self.writeback = true,
             ("fakeroot", None) => self.owners.fakeroot = Some(rustix::process::getuid().as_raw()),
             ("uid", Some(value)) => add_shown(name, &mut self.owners.users, value)?,
             ("gid", Some(value)) => add_shown(name, &mut self.owners.groups, value)?,
@@ -311,6 +322,8 @@ mod tests {
             ("uid=0:1000:10,uid=5:2000:1", "uid=5:2000:1 overlaps"),
             ("suid,fakeroot", "suid and dev"),
             ("allow_other,fakeroot", "fakeroot does not go"),
+            ("writeback,fakeroot", "fakeroot does not go"),
+            ("writeback,ro", "writeback does not go"),
         ] {
             let told = parse(text).unwrap_err();
             assert!(told.starts_with(name), "{text}: {told}");

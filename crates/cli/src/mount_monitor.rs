@@ -33,10 +33,11 @@ pub(crate) fn start(outside: Option<Outside<'_>>) -> Result<(Tie, Child), Failur
     command.arg("mount-monitor").arg("--socket").arg(theirs.number().to_string());
     if let Some(Outside { directory, mounting, in_background, metrics }) = outside {
         command.arg("--directory").arg(directory).arg("--source").arg(&mounting.source);
-        let MountOptions { read_only, allow_other, suid, dev, exec, .. } = *mounting;
+        let MountOptions { read_only, allow_other, kernel_checks, suid, dev, exec, .. } = *mounting;
         let flags = [
             (read_only, "--ro"),
             (allow_other, "--allow-other"),
+            (kernel_checks, "--kernel-checks"),
             (suid, "--suid"),
             (dev, "--dev"),
             (!exec, "--noexec"),
@@ -68,6 +69,7 @@ pub(crate) fn run(session: &mut Session, args: &MonitorArgs) -> Result<(), Failu
             source: args.source.clone().unwrap_or_default(),
             read_only: args.ro,
             allow_other: args.allow_other,
+            kernel_checks: args.kernel_checks,
             suid: args.suid,
             dev: args.dev,
             exec: !args.noexec,

@@ -2,8 +2,8 @@
 
 use crate::failure::Failure;
 use crate::json;
-use crate::mount::ours;
 use crate::mount_args::TopArgs;
+use crate::mount_sync::ours;
 use crate::output::{Output, outln};
 use crate::session::Session;
 use crate::top_sample::{Operation, Sample};

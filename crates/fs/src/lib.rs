@@ -47,7 +47,7 @@ pub use dir::{Cookie, DirItem, DirReader, Listed};
 pub use dump::Dump;
 pub use error::{Error, Lost, Result};
 pub use file::{
-    Chunk, Defragmented, ExtentFlags, Fallocate, File, FileExtent, FileOptions, FileStream, OpenFile,
+    Chunk, Dates, Defragmented, ExtentFlags, Fallocate, File, FileExtent, FileOptions, FileStream, OpenFile,
 };
 pub use map::{Run, RunState, Runs};
 pub use meta::{BlockRef, RemovalStep};

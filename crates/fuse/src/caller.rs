@@ -27,9 +27,9 @@ impl<'a> Who<'a> {
         Self { header, owners, stored, group, groups: None }
     }
 
-    /// The calling user's number on this host.
-    pub(crate) fn user(&self) -> u32 {
-        self.header.uid
+    /// Whether the caller is root or the user who has mounted, of whom the server is a process.
+    pub(crate) fn administers(&self) -> bool {
+        self.header.uid == rustix::process::geteuid().as_raw() || self.caller(0).can(Capabilities::SYS_ADMIN)
     }
 
     /// Whether the volume has numbers for the caller, so that it can own new inodes.

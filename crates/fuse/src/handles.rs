@@ -2,10 +2,11 @@
 
 use crate::errno::{Errno, Result};
 use crate::listing::OpenDir;
+use crate::object::nodeid;
 use extant_fs::{File, Node, OpenFile};
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// What a handle refers to.
 #[derive(Clone, Debug)]
@@ -26,9 +27,19 @@ pub(crate) struct LiveFile {
     pub(crate) writes: bool,
     /// Reading it changes its time of access.
     pub(crate) notes_access: bool,
+    behind_cache: OnceLock<OpenFile>,
 }
 
 impl LiveFile {
+    pub(crate) fn new(node: Node, file: OpenFile, writes: bool, notes_access: bool) -> Self {
+        Self { node, file, writes, notes_access, behind_cache: OnceLock::new() }
+    }
+
+    /// The same file, for pages that the kernel writes back.
+    pub(crate) fn behind_cache(&self) -> &OpenFile {
+        self.behind_cache.get_or_init(|| self.file.behind_cache())
+    }
+
     /// Notes a read.
     pub(crate) async fn note_access(&self) {
         if self.notes_access {
@@ -82,6 +93,16 @@ impl Handles {
     /// Number of open handles.
     pub(crate) fn count(&self) -> usize {
         self.table.lock().open.len()
+    }
+
+    /// The protocol's numbers of the files that are open for writing, some repeatedly.
+    pub(crate) fn writers(&self) -> Vec<u64> {
+        let table = self.table.lock();
+        let writer = |handle: &Handle| match handle {
+            Handle::Live(live) if live.writes => Some(nodeid(live.node.inode())),
+            _ => None,
+        };
+        table.open.values().filter_map(writer).collect()
     }
 
     pub(crate) fn release(&self, number: u64) -> Option<Handle> {

@@ -9,6 +9,12 @@
 //! Only the server changes the volume, so the kernel may keep names, attributes and pages for as
 //! long as it likes. Writes are passed through at once; `fs` commits them every few seconds, and an
 //! fsync makes them durable.
+//!
+//! With [`Settings::writeback`] the kernel keeps what is written, too, and is then the one who
+//! knows a file's size and times. It sends its pages over any writer's handle, and the times
+//! afterwards (SETATTR). So a write changes no times here, and one of a page is not judged: neither
+//! by the file's flags nor by who has it open. It never pauses, because it holds one of the few
+//! places for requests in the background, which readers need. The kernel slows down its writers.
 #![deny(unsafe_code)]
 
 mod buffers;
@@ -41,6 +47,7 @@ mod tie;
 mod transport;
 mod volume;
 pub mod wire;
+mod writers;
 
 pub use device::Device;
 pub use ids::{IdMap, IdRange, IdRanges};
@@ -59,3 +66,4 @@ pub use settings::Settings;
 pub use tie::Tie;
 pub use transport::{Received, Transport};
 pub use volume::{OpenVolume, VolumeOptions};
+pub use writers::{WRITERS_ATTRIBUTE, inode_name};

@@ -31,6 +31,8 @@ pub struct MountOptions {
     /// Users other than the one who mounts may access the mount. The kernel then checks
     /// permissions.
     pub allow_other: bool,
+    /// The kernel checks permissions also without `allow_other`.
+    pub kernel_checks: bool,
     /// Set-ID bits of programs take effect.
     pub suid: bool,
     /// Device nodes can be opened.
@@ -114,7 +116,10 @@ fn mount_directly(dir: &Path, options: &MountOptions) -> Result<OwnedFd, Step> {
         group.as_raw()
     );
     if options.allow_other {
-        data.push_str(",allow_other,default_permissions");
+        data.push_str(",allow_other");
+    }
+    if options.allow_other || options.kernel_checks {
+        data.push_str(",default_permissions");
     }
     let mut flags = MountFlags::empty();
     flags.set(MountFlags::RDONLY, options.read_only);
@@ -139,7 +144,8 @@ fn by_helper(dir: &Path, options: &MountOptions) -> Result<Device, MountError> {
     words.push(escaped(options.source.as_os_str()));
     for (is_set, word) in [
         (options.read_only, ",ro"),
-        (options.allow_other, ",allow_other,default_permissions"),
+        (options.allow_other, ",allow_other"),
+        (options.allow_other || options.kernel_checks, ",default_permissions"),
         (options.suid, ",suid"),
         (options.dev, ",dev"),
         (!options.exec, ",noexec"),

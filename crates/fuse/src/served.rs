@@ -36,6 +36,8 @@ pub(crate) struct Served {
     /// The newest commit before the first request was served.
     pub(crate) first_commit: Option<u64>,
     pub(crate) trace: Option<Arc<RequestTrace>>,
+    /// The kernel keeps what is written, and with it sizes and times of files.
+    pub(crate) writeback: bool,
     /// Reading changes times of access.
     pub(crate) relatime: bool,
     pub(crate) interrupts: Interrupts,
@@ -48,7 +50,7 @@ pub(crate) struct Served {
 
 impl Served {
     pub(crate) fn new(rt: &Rt, open: &OpenVolume, settings: Settings) -> Self {
-        let Settings { ids, owners, monitor, trace, kernel_checks, relatime } = settings;
+        let Settings { ids, owners, monitor, trace, kernel_checks, relatime, writeback } = settings;
         let (volume, cache) = (open.volume.clone(), open.cache.clone());
         let nodes = Nodes::new(volume.clone(), open.root.clone());
         let first_commit = volume.newest_commit();
@@ -65,6 +67,7 @@ impl Served {
             first_commit,
             trace,
             relatime,
+            writeback,
             interrupts,
             monitor,
             asks,

@@ -290,7 +290,7 @@ impl Server {
                 self.is_refused.store(agreed.is_err(), Ordering::Relaxed);
                 agreed.map(Reply::Init)
             }
-            Operation::Lookup { name } => ops::names::lookup(served, node, &who(0), name).await,
+            Operation::Lookup { name } => ops::names::lookup(served, node, asking, name).await,
             Operation::Readlink => ops::names::readlink(served, node).await,
             Operation::Symlink { name, target } => {
                 ops::names::symlink(served, node, &who(0), name, target).await
@@ -404,13 +404,18 @@ impl Server {
         if self.kernel_checks {
             wanted |= init::POSIX_ACL;
         }
+        if self.served.writeback {
+            wanted |= init::WRITEBACK_CACHE;
+        }
         if self.served.relatime {
             // A target that the kernel keeps is read without our knowledge.
             wanted &= !init::CACHE_SYMLINKS;
         }
         let agreed = wanted & offered;
-        // Without this feature the kernel sends a shorter structure.
-        if agreed & init::SETXATTR_EXT == 0 {
+        // Without the first, the kernel sends a shorter structure. All kernels that have it have
+        // the other, and whether times are ours or the kernel's is settled by now.
+        let needed = init::SETXATTR_EXT | wanted & init::WRITEBACK_CACHE;
+        if agreed & needed != needed {
             return Err(Errno::PROTO.into());
         }
         (out.flags, out.flags2) = (agreed as u32, (agreed >> 32) as u32);

@@ -23,6 +23,8 @@ pub struct Settings {
     /// Reading changes times of access by the rule of Linux's mount option `relatime`. Otherwise it
     /// changes none (`noatime`).
     pub relatime: bool,
+    /// The kernel keeps what programs write, and sends it later. Needs `kernel_checks`.
+    pub writeback: bool,
     /// The process that does what a sandboxed server may not do.
     pub monitor: Option<Arc<Monitor>>,
     /// Where requests are traced.

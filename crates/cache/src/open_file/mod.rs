@@ -40,6 +40,8 @@ pub struct CachedOpenFile {
     last_end: AtomicU64,
     stream: StreamId,
     exempt: bool,
+    /// Writes never pause.
+    unpaced: bool,
     /// Whether the opener holds the exclusion of the pages.
     in_exclusion: bool,
     /// Writes do not grow the file.
@@ -56,6 +58,7 @@ impl CachedOpenFile {
             last_end: AtomicU64::new(u64::MAX),
             stream: StreamId::default(),
             exempt: false,
+            unpaced: false,
             in_exclusion: false,
             keeps_size: false,
             file,
@@ -73,6 +76,13 @@ impl CachedOpenFile {
     /// not wait for memory that only they can free.
     pub fn exempt(mut self) -> Self {
         self.exempt = true;
+        self
+    }
+
+    /// Lets writes go on without pauses, for data of a cache above this one, which paces those who
+    /// write. They still wait where no more pages may become dirty.
+    pub fn unpaced(mut self) -> Self {
+        self.unpaced = true;
         self
     }
 

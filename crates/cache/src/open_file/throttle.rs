@@ -5,6 +5,9 @@ use crate::open_file::CachedOpenFile;
 use crate::open_file::pause_trace::Pause;
 use crate::writeback::flusher;
 
+/// Pages that an unpaced writer dirties between two looks at what the flusher should do.
+const UNPACED_PAGES: u64 = 256;
+
 /// A writer that follows the controller's orders. If the caller goes away, dropping this notifies
 /// the controller.
 #[derive(Debug)]
@@ -73,6 +76,15 @@ impl CachedOpenFile {
     /// Follows the controller's verdicts until the writer may go on. A writer cancelled during a
     /// pause asks again at its next write.
     pub(super) async fn balance(&self) {
+        if self.unpaced {
+            // The question has started the flusher.
+            if !self.try_balance() {
+                let mut writer = self.writer.lock();
+                writer.allowed_pages = UNPACED_PAGES;
+                self.note_allowance(&writer);
+            }
+            return;
+        }
         let (core, disk) = (&self.file.core, &self.file.disk);
         let mut waiter = Waiter(Some(self));
         while let Some((verdict, dirtied)) = self.ask() {

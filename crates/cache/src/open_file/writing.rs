@@ -72,7 +72,8 @@ impl CachedOpenFile {
 
     #[inline]
     fn terms(&self) -> Terms {
-        let most = if self.exempt { u64::MAX } else { self.allowance.load(Ordering::Relaxed) };
+        let most =
+            if self.exempt || self.unpaced { u64::MAX } else { self.allowance.load(Ordering::Relaxed) };
         Terms { most, exempt: self.exempt, in_exclusion: self.in_exclusion, keeps_size: self.keeps_size }
     }
 

@@ -394,3 +394,25 @@ fn a_writer_that_must_not_wait_hears_of_a_pause_and_writes_nothing() {
     run(&rt, file.sync()).unwrap();
     cache.audit();
 }
+
+#[test]
+fn an_unpaced_writer_goes_on_where_others_pause() {
+    let sim = virtual_world();
+    let rt = sim.rt().clone();
+    let control = Box::new(Pauses(Arc::new(AtomicBool::new(true))));
+    let config = CacheConfig { control, ..CacheConfig::with_budget(1 << 20) };
+    let (cache, _disk, _gate, mapping) = crate::common::one_file(&rt, config, 1 << 20, 0);
+    let write_ten = |file: extant_cache::CachedOpenFile| {
+        run(&rt, async {
+            let begun = rt.now();
+            for page in 0..10 {
+                file.write(page * PAGE, &[3; PAGE_BYTES]).await.unwrap();
+            }
+            rt.now().saturating_sub(begun)
+        })
+    };
+    assert!(write_ten(mapping.open().unpaced()) < Nanos::from_secs(1));
+    run(&rt, cache.sync()).unwrap();
+    assert!(write_ten(mapping.open()) >= Nanos::from_secs(1));
+    cache.audit();
+}

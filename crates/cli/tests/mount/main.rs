@@ -16,3 +16,4 @@ mod requests;
 #[expect(dead_code, reason = "shared with the other tests of the command")]
 mod testbed;
 mod watching;
+mod writeback;

@@ -4,7 +4,7 @@ use crate::bed::{Bed, can_mount, text};
 use crate::testbed::{have, is_root, run};
 use rustix::fs::{CWD, RenameFlags};
 use std::fs;
-use std::os::unix::fs::{FileTypeExt, MetadataExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, PermissionsExt};
 
 #[test]
 fn a_whiteout_is_left_only_if_nothing_is_replaced() {
@@ -72,6 +72,31 @@ NODUMP, IMMUTABLE = 0x80, 8
     ] {
         let mut bed = Bed::new("16M", &["-O", features, "-I", "256"], "");
         bed.python(&format!("{SET}{then}"));
+        bed.umount();
+    }
+}
+
+/// The size is not cut if the request fails for another reason, and it does not fail for one that
+/// the caller cannot help.
+#[test]
+fn a_file_may_be_cut_by_those_who_may_write_it() {
+    if !can_mount() || !is_root() || !have("python3") {
+        return;
+    }
+    for options in ["allow_other", "allow_other,writeback"] {
+        let mut bed = Bed::new("16M", &[], options);
+        bed.shell("chmod 755 .; echo root > f; chmod 666 f; echo root > g; touch -d 2001-02-03 f g");
+        fs::set_permissions(bed.image.parent().unwrap(), fs::Permissions::from_mode(0o755)).unwrap();
+        let cut = |name: &str| {
+            // An interpreter may lie where only root may go.
+            let become_user = "import os; os.setgroups([]); os.setgid(5000); os.setuid(5000)";
+            let program = format!("{become_user}; os.truncate({:?}, 2)", text(&bed.path(name)));
+            extant_testbed::command("python3").args(["-c", &program]).output().unwrap().status.success()
+        };
+        assert!(cut("f") && !cut("g"), "{options}");
+        let seen = ["f", "g"].map(|name| fs::metadata(bed.path(name)).unwrap());
+        assert_eq!([seen[0].size(), seen[1].size()], [2, 5]);
+        assert!(seen[0].mtime() > 1_700_000_000 && seen[1].mtime() < 1_000_000_000, "{options}");
         bed.umount();
     }
 }

@@ -9,6 +9,7 @@
 use super::contents::Contents;
 use super::freeing::{Removal, free_from};
 use super::open_file::OpenFile;
+use super::resize::Dates;
 use super::size_on_disk::RECORD_CREDITS;
 use crate::Result;
 use crate::inode::{Orphan, Orphans};
@@ -30,7 +31,7 @@ impl OpenFile {
     /// # Errors
     /// As [`OpenFile::set_size`].
     pub fn empty(&self) -> BoxFuture<'_, Result<()>> {
-        Box::pin(self.contents.writer.guarded(self.change_size(0, true)))
+        Box::pin(self.contents.writer.guarded(self.change_size(0, true, Dates::default())))
     }
 
     /// Called at the last close. Writes the new contents of an emptied file in the background, if
@@ -62,9 +63,9 @@ impl Contents {
     }
 
     /// Defers the removal of the old contents to the handle that logs new ones, if the removal is
-    /// small. Returns whether the removal was deferred. The file has no pages and no writes in
-    /// flight, and the caller holds `edits`.
-    pub(super) async fn delay_removal(&self) -> bool {
+    /// small. Returns whether it did. The file has no pages and no writes in flight, and the caller
+    /// holds `edits`. The times change now, unless the caller keeps them.
+    pub(super) async fn delay_removal(&self, keeps_times: bool) -> bool {
         if self.is_emptied() {
             return true;
         }
@@ -73,7 +74,9 @@ impl Contents {
         if removal.credits(self.sb()) > CREDITS_MAX {
             return false;
         }
-        self.touch();
+        if !keeps_times {
+            self.touch();
+        }
         self.emptied.store(1 + removal.blocks(), Ordering::Release);
         true
     }

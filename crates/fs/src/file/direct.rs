@@ -140,7 +140,7 @@ impl OpenFile {
         }
         self.drop_privileges().await?;
         contents.leave_inode(&self.mapping, &self.pages, self.privilege()).await?;
-        contents.touch();
+        self.touch();
         let bytes = ByteRange::new(at, end);
         let unit = u64::from(contents.block.bytes());
         // The rest of the file's last block is zeroed along with it. Elsewhere, a partly
@@ -175,7 +175,7 @@ impl OpenFile {
         self.mapping.invalidate(bytes).await.map_err(cache_error)?;
         contents.know(contents.blocks_of(bytes)).await?;
         let Some(runs) = contents.overwritten_runs(bytes) else { return Ok(false) };
-        contents.touch();
+        self.touch();
         self.write_runs(held, &runs, 0).await?;
         Ok(true)
     }
@@ -203,7 +203,7 @@ impl OpenFile {
                 Err(Error::NoSpace) => return Ok(None),
                 Err(error) => return Err(error),
             };
-        contents.touch();
+        self.touch();
         let written = self.write_reserved(bytes, held).await;
         self.give_up_rest(&pending, bytes, &written).await;
         written.map(Some)

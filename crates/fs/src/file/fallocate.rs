@@ -11,6 +11,7 @@ use super::contents::Contents;
 use super::map_logging::{MapChange, RUNS_PER_HANDLE};
 use super::open_file::OpenFile;
 use super::reserving::Mark;
+use super::resize::Dates;
 use crate::alloc::{Allocated, Privilege, Reservation};
 use crate::journal::STINT;
 use crate::map::block_state::OnDisk;
@@ -98,7 +99,7 @@ impl OpenFile {
         self.drop_privileges().await?;
         contents.leave_inode(&self.mapping, &self.pages, self.privilege()).await?;
         contents.log_emptied().await?;
-        contents.touch();
+        self.touch();
         let bytes = ByteRange::new(offset, end);
         match mode {
             Fallocate::Allocate { keep_size } => self.preallocate(bytes, keep_size).await,
@@ -116,7 +117,11 @@ impl OpenFile {
             self.zero_last_block().await?;
         }
         self.allocate_holes(contents.blocks_of(bytes)).await?;
-        if grows { self.record_larger(bytes.end).await } else { contents.log_times(false).await }
+        if grows {
+            self.record_larger(bytes.end, Dates::default()).await
+        } else {
+            contents.log_times(false).await
+        }
     }
 
     /// Allocates the holes of a range as unwritten blocks.
@@ -222,7 +227,11 @@ impl OpenFile {
             contents.unwrite(whole, nodes.as_mut(), size).await?;
             drop(exclusion);
         }
-        if grows { self.record_larger(bytes.end).await } else { contents.log_times(false).await }
+        if grows {
+            self.record_larger(bytes.end, Dates::default()).await
+        } else {
+            contents.log_times(false).await
+        }
     }
 
     /// Reserves the nodes needed to cut out a range. A run that extends past both of its ends is

@@ -51,6 +51,7 @@ pub(crate) use files_in_memory::FilesInMemory;
 pub(crate) use freeing::{check_freeing, free_from};
 pub use move_blocks::Defragmented;
 pub use open_file::{FileOptions, OpenFile};
+pub use resize::Dates;
 pub(crate) use resize::finish_shrink;
 pub(crate) use stored::StoredFiles;
 pub use stored::{Chunk, File, FileStream};

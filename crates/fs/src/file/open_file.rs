@@ -23,6 +23,11 @@ pub struct FileOptions {
     pub reserved_blocks: bool,
     /// Writing keeps the file's set-user-ID and set-group-ID bits (`CAP_FSETID`).
     pub keeps_setid: bool,
+    /// Changes of the contents keep the file's times, because a cache above this one sets them.
+    pub keeps_times: bool,
+    /// What is written has been accepted by a cache above this one, which has checked and paced
+    /// whoever wrote it: see [`OpenFile::behind_cache`].
+    pub from_cache: bool,
 }
 
 /// A file open for reading and writing. Cheap operations complete on the caller's task without
@@ -39,7 +44,18 @@ impl OpenFile {
         contents.cell.open();
         contents.files.fetch_add(1, Ordering::Relaxed);
         let pages = mapping.open();
+        let pages = if options.from_cache { pages.unpaced() } else { pages };
         Self { contents, mapping, pages, options }
+    }
+
+    /// The same file, for what a cache above this one writes back. Nobody waits for such a write
+    /// any more, and it may come long after the program's own. So it goes to its place in files
+    /// that are immutable or append-only by now, takes no set-ID bits and no capabilities away, and
+    /// does not pause.
+    pub fn behind_cache(&self) -> Self {
+        let options =
+            FileOptions { append: false, sync: false, datasync: false, from_cache: true, ..self.options };
+        Self::new(self.contents.clone(), self.mapping.clone(), options)
     }
 
     /// The same file, opened again with the same options.
@@ -62,7 +78,9 @@ impl OpenFile {
     pub(super) fn check_may_change(&self, appends: bool) -> Result<()> {
         self.contents.writer.check_may_change_data()?;
         let flags = self.contents.cell.read(extant_format::Inode::flags);
-        if flags.contains(InodeFlags::IMMUTABLE) || (flags.contains(InodeFlags::APPEND) && !appends) {
+        let is_fixed =
+            flags.contains(InodeFlags::IMMUTABLE) || (flags.contains(InodeFlags::APPEND) && !appends);
+        if is_fixed && !self.options.from_cache {
             return Err(Error::Permission(format!("inode {}", self.inode())));
         }
         if !self.contents.uses_extents() && self.contents.sb().blocks_count() > 1 << 32 {
@@ -93,6 +111,9 @@ impl OpenFile {
     /// unprivileged, its set-user-ID bit and, if its group may execute it, its set-group-ID bit
     /// (Linux's `file_remove_privs`).
     pub(super) async fn drop_privileges(&self) -> Result<()> {
+        if self.options.from_cache {
+            return Ok(());
+        }
         let Contents { writer, cell, .. } = &*self.contents;
         if cell.read(may_have_any) {
             Box::pin(drop_capabilities(writer, cell, self.privilege())).await?;
@@ -106,7 +127,9 @@ impl OpenFile {
         !(self.options.sync || self.options.datasync)
             && self.contents.cell.read(|inode| {
                 let special = InodeFlags::SYNC | InodeFlags::INLINE_DATA;
-                !may_have_any(inode) && !inode.flags().intersects(special) && self.stripped(inode.mode()) == 0
+                let keeps_privileges =
+                    self.options.from_cache || !may_have_any(inode) && self.stripped(inode.mode()) == 0;
+                keeps_privileges && !inode.flags().intersects(special)
             })
     }
 

@@ -12,15 +12,41 @@ use super::freeing::{FreeingStep, free_from};
 use super::open_file::OpenFile;
 use super::size_on_disk::RECORD_CREDITS;
 use crate::inode::{Orphan, Orphans};
-use crate::journal::Credits;
+use crate::journal::{Credits, Handle};
 use crate::meta::InodeCell;
 use crate::writer::Writer;
 use crate::{Error, Result};
 use extant_cache::ByteRange;
-use extant_format::{BlockRange, Inode, InodeFlags};
+use extant_format::{BlockRange, Inode, InodeFlags, Timestamp};
 use futures_util::future::BoxFuture;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+
+/// Times that a file gets with a new size, in the same step. Others become the current time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Dates {
+    /// Last access, which otherwise stays as it is.
+    pub accessed: Option<Timestamp>,
+    /// Last change of the contents.
+    pub modified: Option<Timestamp>,
+    /// Last change of the inode; see [`SetAttributes::changed`](crate::SetAttributes::changed).
+    pub changed: Option<Timestamp>,
+}
+
+impl Dates {
+    fn apply(self, handle: &mut Handle, cell: &Arc<InodeCell>) {
+        let mut inode = handle.inode(cell);
+        if let Some(accessed) = self.accessed {
+            inode.set_accessed(accessed);
+        }
+        if let Some(modified) = self.modified {
+            inode.set_modified(modified);
+        }
+        if let Some(changed) = self.changed {
+            inode.set_changed(changed);
+        }
+    }
+}
 
 /// Frees the blocks past the size of an inode whose truncation a crash interrupted, and takes it
 /// off the orphan list.
@@ -48,18 +74,26 @@ impl OpenFile {
     /// error the size may already be the new one while blocks past it are still allocated; the next
     /// open of the volume frees them.
     pub fn set_size(&self, bytes: u64) -> BoxFuture<'_, Result<()>> {
-        Box::pin(self.contents.writer.guarded(self.change_size(bytes, false)))
+        self.set_size_dated(bytes, Dates::default())
+    }
+
+    /// As [`Self::set_size`], with these times instead of the current one.
+    ///
+    /// # Errors
+    /// The same.
+    pub fn set_size_dated(&self, bytes: u64, dates: Dates) -> BoxFuture<'_, Result<()>> {
+        Box::pin(self.contents.writer.guarded(self.change_size(bytes, false, dates)))
     }
 
     /// With `delays`, a file that becomes empty may keep its old contents on the volume until it
     /// gets new ones (`delayed_truncate`).
-    pub(super) async fn change_size(&self, bytes: u64, delays: bool) -> Result<()> {
+    pub(super) async fn change_size(&self, bytes: u64, delays: bool, dates: Dates) -> Result<()> {
         let file = self.reopened();
         // If stopped halfway, memory would treat blocks that the volume still maps as holes.
         self.contents
             .writer
             .rt
-            .unstoppable("set_size", async move { file.resize(bytes, delays).await })
+            .unstoppable("set_size", async move { file.resize(bytes, delays, dates).await })
             .await?;
         if self.is_synchronous() { self.sync_boxed(ByteRange::ALL, false).await } else { Ok(()) }
     }
@@ -75,19 +109,23 @@ impl OpenFile {
         let file = self.reopened();
         let work = async move {
             let _inode = file.contents.cell.write_lock().await;
-            if bytes > file.size() { file.resize_locked(bytes, false).await } else { Ok(()) }
+            if bytes > file.size() {
+                file.resize_locked(bytes, false, Dates::default()).await
+            } else {
+                Ok(())
+            }
         };
         self.contents.writer.rt.unstoppable("set_size", work).await?;
         if self.is_synchronous() { self.sync_boxed(ByteRange::ALL, false).await } else { Ok(()) }
     }
 
-    async fn resize(&self, bytes: u64, delays: bool) -> Result<()> {
+    async fn resize(&self, bytes: u64, delays: bool, dates: Dates) -> Result<()> {
         let _inode = self.contents.cell.write_lock().await;
-        self.resize_locked(bytes, delays).await
+        self.resize_locked(bytes, delays, dates).await
     }
 
     /// Like [`Self::change_size`], but the caller holds the inode's lock.
-    async fn resize_locked(&self, bytes: u64, delays: bool) -> Result<()> {
+    async fn resize_locked(&self, bytes: u64, delays: bool, dates: Dates) -> Result<()> {
         let contents = &*self.contents;
         self.check_may_change(false)?;
         if bytes > contents.max_bytes() {
@@ -104,12 +142,16 @@ impl OpenFile {
         if !delays {
             contents.log_emptied().await?;
         }
-        if bytes > self.size() { self.grow(bytes).await } else { self.shrink(bytes, delays).await }
+        if bytes > self.size() {
+            self.grow(bytes, dates).await
+        } else {
+            self.shrink(bytes, delays, dates).await
+        }
     }
 
-    async fn grow(&self, bytes: u64) -> Result<()> {
+    async fn grow(&self, bytes: u64, dates: Dates) -> Result<()> {
         self.zero_last_block().await?;
-        self.record_larger(bytes).await
+        self.record_larger(bytes, dates).await
     }
 
     /// Zeroes the bytes from the end of the file to the end of its last block, in memory and on the
@@ -133,17 +175,26 @@ impl OpenFile {
 
     /// Publishes a larger size. The last block has been zeroed, and what follows it reads as
     /// zeroes.
-    pub(super) async fn record_larger(&self, bytes: u64) -> Result<()> {
+    pub(super) async fn record_larger(&self, bytes: u64, dates: Dates) -> Result<()> {
         let contents = &*self.contents;
         {
             let mut handle = contents.writer.journal.start(Credits(RECORD_CREDITS)).await?;
             // Held while the size is recorded, because a run landing concurrently records the size
             // its own blocks reach.
             let mut live = contents.live.lock();
-            contents.record(&mut handle, bytes);
+            self.record(&mut handle, bytes, dates);
             contents.note_ahead(&mut handle, &mut live, bytes);
         }
         self.mapping.set_size(bytes).await.map_err(cache_error)
+    }
+
+    /// Records a size, and the times of the change unless somebody else sets them.
+    fn record(&self, handle: &mut Handle, bytes: u64, dates: Dates) {
+        match self.options.keeps_times {
+            true => self.contents.record(handle, bytes),
+            false => self.contents.record_dated(handle, bytes),
+        }
+        dates.apply(handle, &self.contents.cell);
     }
 
     /// Publishes a smaller size in memory and zeroes the rest of the last block on the device. The
@@ -167,7 +218,7 @@ impl OpenFile {
         Ok(())
     }
 
-    async fn shrink(&self, bytes: u64, delays: bool) -> Result<()> {
+    async fn shrink(&self, bytes: u64, delays: bool, dates: Dates) -> Result<()> {
         let contents = &*self.contents;
         let from = contents.block.blocks_for(bytes);
         let behind = BlockRange::from_block(from);
@@ -192,7 +243,7 @@ impl OpenFile {
         // Writes that have finished since may have allocated the last cluster.
         let settled = self.settle_around(behind).await;
         let edits = contents.edits.write().await;
-        if delays && contents.delay_removal().await {
+        if delays && contents.delay_removal(self.options.keeps_times).await {
             return Ok(());
         }
         let orphans = &contents.writer.orphans;
@@ -207,7 +258,7 @@ impl OpenFile {
                     orphans.add(handle, &contents.cell, Orphan::Shrinking);
                 }
                 if records_size(step) {
-                    contents.record(handle, bytes);
+                    self.record(handle, bytes, dates);
                     contents.note_ahead(handle, &mut contents.live.lock(), bytes);
                 }
                 if step.last && !step.first {

@@ -57,7 +57,7 @@ impl OpenFile {
         {
             let mut handle = contents.writer.journal.start(Credits(RECORD_CREDITS)).await?;
             contents.live.lock().map.reset(left);
-            contents.record(&mut handle, left);
+            contents.record_dated(&mut handle, left);
         }
         drop(exclusion);
         Ok(())
@@ -111,7 +111,7 @@ impl Contents {
         self.change_map(change, |handle, live, _| {
             live.map.forget();
             if let Some(size) = grown {
-                self.record(handle, size);
+                self.record_dated(handle, size);
                 live.map.size.vouch(size);
             }
             0

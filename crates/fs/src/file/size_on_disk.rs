@@ -28,19 +28,22 @@ impl Contents {
         !self.is_emptied() && self.cell.read(Inode::size) >= bytes
     }
 
-    /// Records a size requested by a caller, and the times of the change. Inline contents have
-    /// already moved to blocks. An inode still flagged as inline, but empty, loses the flag here,
-    /// since inline contents cannot have such a size.
-    pub(super) fn record(&self, handle: &mut Handle, bytes: u64) {
+    /// Records a size requested by a caller, and the times of the change.
+    pub(super) fn record_dated(&self, handle: &mut Handle, bytes: u64) {
         let now = self.writer.clock.now();
+        self.record(handle, bytes);
+        let mut inode = handle.inode(&self.cell);
+        let stamp = inode.stamp(now);
+        inode.set_modified(stamp);
+        inode.set_changed(stamp);
+    }
+
+    /// Records a size requested by a caller. Inline contents have already moved to blocks. An inode
+    /// still flagged as inline, but empty, loses the flag here, since inline contents cannot have
+    /// such a size.
+    pub(super) fn record(&self, handle: &mut Handle, bytes: u64) {
         inline_contents::leave(handle, &self.cell, self.sb());
-        {
-            let mut inode = handle.inode(&self.cell);
-            inode.set_size(bytes);
-            let stamp = inode.stamp(now);
-            inode.set_modified(stamp);
-            inode.set_changed(stamp);
-        }
+        handle.inode(&self.cell).set_size(bytes);
         if bytes >= LARGE_FILE_BYTES {
             ensure_large_file(handle);
         }

@@ -94,7 +94,7 @@ impl OpenFile {
         {
             return None;
         }
-        contents.touch();
+        self.touch();
         let reserved = contents.try_reserve_for_copy(contents.blocks_of(range), at, self.privilege())?;
         self.pages.try_write(at, bytes).ok()?;
         reserved.copied_bytes.store(bytes.len(), Ordering::Relaxed);
@@ -116,7 +116,7 @@ impl OpenFile {
             }
             self.drop_privileges().await?;
             contents.leave_inode(&self.mapping, &self.pages, self.privilege()).await?;
-            contents.touch();
+            self.touch();
             (at, self.write_steps(at, &bytes[..(end - at).to_usize()]).await?)
         };
         let sync = self.options.sync || self.is_synchronous();
@@ -125,6 +125,13 @@ impl OpenFile {
             self.sync_boxed(range, !sync).await?;
         }
         Ok(done)
+    }
+
+    /// Changes the times, unless somebody else does.
+    pub(super) fn touch(&self) {
+        if !self.options.keeps_times {
+            self.contents.touch();
+        }
     }
 
     pub(super) async fn write_steps(&self, at: u64, bytes: &[u8]) -> Result<usize> {

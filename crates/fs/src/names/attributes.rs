@@ -34,6 +34,9 @@ pub struct SetAttributes {
     pub accessed: Option<SetTime>,
     /// Last change of the contents.
     pub modified: Option<SetTime>,
+    /// Last change of the inode, instead of the current time. For a cache above, which dates the
+    /// changes that it holds: programs cannot set it.
+    pub changed: Option<Timestamp>,
 }
 
 /// Flags that `chattr` may change.
@@ -152,11 +155,31 @@ impl Node {
                 inode.set_modified(time(set));
             }
             touch_inode(&mut inode, writer);
+            if let Some(changed) = set.changed {
+                inode.set_changed(changed);
+            }
             drop(inode);
             handle.charge_values(cell, values);
         }
         drop((xattrs, room, locked));
         writer.settle(&[cell], InodeFlags::SYNC).await
+    }
+
+    /// Sets the times that a cache above has given to contents which it has written. As these
+    /// writes, it may come when the inode is immutable by now.
+    ///
+    /// # Errors
+    /// Why the journal gave up.
+    pub async fn date_contents(&self, modified: Timestamp, changed: Timestamp) -> Result<()> {
+        let date = async {
+            let mut handle = self.writer().journal.start(Credits(1)).await?;
+            let mut inode = handle.inode(self.cell());
+            inode.set_modified(modified);
+            inode.set_changed(changed);
+            inode.bump_version();
+            Ok(())
+        };
+        self.writer().guarded(date).await
     }
 
     async fn check_set(&self, caller: &Caller, set: &SetAttributes) -> Result<()> {

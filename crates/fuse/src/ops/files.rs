@@ -70,19 +70,24 @@ fn opened(served: &Served, handle: Handle) -> OpenOut {
 /// A handle of an open file.
 fn live(served: &Served, node: &Node, file: OpenFile, flags: Flags) -> Handle {
     let notes_access = notes_access(served, flags.0);
-    Handle::Live(Arc::new(LiveFile { node: node.clone(), file, writes: flags.writes(), notes_access }))
+    Handle::Live(Arc::new(LiveFile::new(node.clone(), file, flags.writes(), notes_access)))
 }
 
-/// Opens a file whose permissions have been checked. The kernel sends an offset with every write,
-/// even with one that appends, and writes back pages through any handle. So the file is not opened
-/// for appending here, unless it is append-only.
+/// How a handle writes. The kernel sends the offset of every write, of those that append, too. So
+/// nothing appends here, except to a file that can only grow.
+fn options(served: &Served, grows_only: bool) -> FileOptions {
+    // With a write-back cache, what is before the end may not have come yet.
+    let append = grows_only && !served.writeback;
+    FileOptions { append, keeps_times: served.writeback, ..FileOptions::default() }
+}
+
+/// Opens a file whose permissions have been checked.
 async fn open_live(served: &Served, node: &Node, caller: &Caller, flags: Flags) -> Result<Handle> {
     let grows_only = node.attributes()?.flags.contains(InodeFlags::APPEND);
     if grows_only && ((flags.writes() && !flags.has(Flags::APPEND)) || flags.has(Flags::TRUNC)) {
         return Err(Errno::PERM.into());
     }
-    let options = FileOptions { append: grows_only, ..FileOptions::default() };
-    let file = node.open(caller, options)?;
+    let file = node.open(caller, options(served, grows_only))?;
     if flags.has(Flags::TRUNC) {
         file.empty().await?;
     }
@@ -127,7 +132,7 @@ pub(crate) async fn create(
         match dir.create(caller, name, (args.mode & 0o7777) as u16).await {
             Ok(node) => {
                 // The caller has just created the file, so its mode does not matter.
-                let file = node.open(caller, FileOptions::default())?;
+                let file = node.open(caller, options(served, false))?;
                 let handle = live(served, &node, file, flags);
                 return created(served, node, handle);
             }
@@ -149,7 +154,7 @@ pub(crate) async fn create(
 
 pub(crate) async fn tmpfile(served: &Served, parent: u64, caller: &Caller, args: &CreateIn) -> Result<Reply> {
     let node = dir(served, parent).await?.create_unnamed(caller, (args.mode & 0o7777) as u16).await?;
-    let file = node.open(caller, FileOptions::default())?;
+    let file = node.open(caller, options(served, false))?;
     let handle = live(served, &node, file, Flags(args.flags));
     created(served, node, handle)
 }
@@ -171,17 +176,24 @@ pub(crate) async fn read(served: &Served, args: &ReadIn) -> Result<Reply> {
 
 pub(crate) async fn write(served: &Served, nodeid: u64, args: &WriteIn, data: &[u8]) -> Result<Reply> {
     const WRITE_CACHE: u32 = 1;
-    let handle = served.handles.get(args.fh)?;
-    // A page of a shared mapping must be written at its own offset, but a write to an append-only
-    // file would go to its end.
-    if args.write_flags & WRITE_CACHE != 0
+    let Handle::Live(live) = served.handles.get(args.fh)? else { return Err(Errno::BADF.into()) };
+    if args.write_flags & WRITE_CACHE == 0 {
+        return Ok(Reply::Written(live.file.write(args.offset, data).await? as u32));
+    }
+    // Nothing but a shared mapping puts pages of a file that only grows into the kernel's cache, if
+    // the kernel does not keep what is written.
+    if !served.writeback
         && let Object::Live(node) = served.nodes.get(nodeid).await?
         && node.attributes()?.flags.contains(InodeFlags::APPEND)
     {
         return Err(Errno::PERM.into());
     }
-    let written = handle.live()?.write(args.offset, data).await?;
-    Ok(Reply::Written(written as u32))
+    // The kernel takes the pages as written, however few are. An error it tells to the next sync.
+    let (file, mut done) = (live.behind_cache(), 0);
+    while done < data.len() {
+        done += file.write(args.offset + done as u64, &data[done..]).await?;
+    }
+    Ok(Reply::Written(args.size))
 }
 
 pub(crate) async fn fsync(served: &Served, fh: u64, data_only: bool) -> Result<Reply> {
@@ -233,6 +245,10 @@ pub(crate) async fn fallocate(served: &Served, args: &FallocateIn) -> Result<Rep
 }
 
 pub(crate) async fn lseek(served: &Served, args: &LseekIn, seek: Seek) -> Result<Reply> {
+    if served.writeback {
+        // What is a hole here may have contents in the kernel's cache. It then knows no holes.
+        return Err(Errno::NOSYS.into());
+    }
     let from = args.offset;
     let found = match (served.handles.get(args.fh)?, seek) {
         (Handle::Live(live), Seek::Data) => live.file.seek_data(from).await?,

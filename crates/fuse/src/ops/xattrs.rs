@@ -5,7 +5,7 @@ use crate::errno::{Errno, Failure, Result};
 use crate::object::{Object, ROOT};
 use crate::served::Served;
 use crate::wire::{Reply, Xattr};
-use crate::{METRICS_ATTRIBUTE, SERVER_ATTRIBUTE, SYNC_ATTRIBUTE};
+use crate::{METRICS_ATTRIBUTE, SERVER_ATTRIBUTE, SYNC_ATTRIBUTE, WRITERS_ATTRIBUTE};
 use extant_format::FileKind;
 use extant_fs::{Caller, Capabilities, Node, SetMode};
 
@@ -33,6 +33,9 @@ pub(crate) async fn getxattr(
     }
     if nodeid == ROOT && name == METRICS_ATTRIBUTE.as_bytes() {
         return sized(served.metrics_text().into_bytes(), size);
+    }
+    if nodeid == ROOT && name == WRITERS_ATTRIBUTE.as_bytes() {
+        return sized(crate::writers::list(served), size);
     }
     let value = match served.nodes.get(nodeid).await? {
         Object::Live(node) => node.xattr(caller, name).await?,
@@ -99,7 +102,7 @@ pub(crate) async fn setxattr(
     const REPLACE: u32 = 2;
     if nodeid == ROOT && name == SYNC_ATTRIBUTE.as_bytes() {
         // The kernel lets every user set attributes of this class, even on a private mount.
-        if who.user() != rustix::process::geteuid().as_raw() && !who.caller(0).can(Capabilities::SYS_ADMIN) {
+        if !who.administers() {
             return Err(Errno::PERM.into());
         }
         served.volume.sync().await?;

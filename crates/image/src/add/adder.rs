@@ -365,6 +365,7 @@ impl<'a> Adder<'a> {
             permissions,
             accessed: time,
             modified: time,
+            ..SetAttributes::default()
         };
         made.set_attributes(&self.caller, &all).await
     }

@@ -32,6 +32,7 @@ pub(super) fn program(at: &Path, allow_other: bool) -> Result<()> {
         source: "null".into(),
         read_only: false,
         allow_other,
+        kernel_checks: false,
         suid: false,
         dev: false,
         exec: true,

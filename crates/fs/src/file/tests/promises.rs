@@ -239,3 +239,30 @@ fn an_ordinary_writer_strips_setuid() {
         assert_eq!(cell.read(Inode::mode) & 0o7777, 0o2745, "a mark of mandatory locking stays");
     });
 }
+
+#[test]
+fn what_a_cache_above_writes_back_is_not_judged_again() {
+    with_file(8, "-t ext4 -b 4096 -O ^has_journal -N 64", vec![1; 100], 8 << 20, async |bed, number, _| {
+        let options = FileOptions { append: true, keeps_times: true, ..FileOptions::default() };
+        let (cell, appender) = bed.file(number, options).await;
+        let (_, ordinary) = bed.file(number, FileOptions::default()).await;
+        let fixed = extant_format::InodeFlags::IMMUTABLE | extant_format::InodeFlags::APPEND;
+        {
+            let mut handle = bed.writer.journal.start(Credits(1)).await.unwrap();
+            let mut inode = handle.inode(&cell);
+            inode.raw.i_mode = 0o106_755.into();
+            inode.raw.i_flags = (inode.flags() | fixed).bits().into();
+        }
+        let seen = || cell.read(|inode| (inode.mode(), inode.modified(), inode.changed()));
+        let before = seen();
+        let behind = appender.behind_cache();
+        assert_eq!(behind.write(10, b"here").await.unwrap(), 4);
+        let mut read = [0; 5];
+        assert_eq!(behind.read(10, &mut read).await.unwrap(), 5);
+        assert_eq!((&read, behind.size(), seen()), (b"here\x01", 100, before));
+        assert!(matches!(appender.write(0, b"x").await, Err(Error::Permission(_))));
+        // Unless it leaves the times to the volume.
+        ordinary.behind_cache().write(10, b"there").await.unwrap();
+        assert!(seen().0 == before.0 && seen().1 > before.1);
+    });
+}
