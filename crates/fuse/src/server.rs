@@ -169,7 +169,7 @@ impl Server {
                     records = rest;
                 }
             }
-            Some(Operation::Interrupt(args)) => self.interrupt(args.unique),
+            Some(Operation::Interrupt(args)) => self.interrupt(args.unique).await,
             Some(Operation::NotifyReply) => {}
             Some(operation) => {
                 let (ticket, began) = (self.ticket(header.unique), self.rt.now());
@@ -199,19 +199,16 @@ impl Server {
     }
 
     /// A thread has got a signal while it waits for a request. Stops the request once that thread
-    /// is being killed. The kernel tells of the first signal only, which may be a harmless one.
-    fn interrupt(self: &Arc<Self>, unique: u64) {
+    /// is being killed; ends when the request does. The kernel reports only the first signal, which
+    /// may be a harmless one.
+    async fn interrupt(&self, unique: u64) {
         let Some(thread) = self.served.interrupts.watch(unique) else { return };
-        let server = self.clone();
-        self.spawn("fuse interrupt", async move {
-            let interrupts = &server.served.interrupts;
-            while interrupts.is_waiting(unique) {
-                if server.served.is_killed(thread).await {
-                    return interrupts.stop(unique);
-                }
-                server.rt.sleep(KILLED_STEP).await;
+        while self.served.interrupts.is_waiting(unique) {
+            if self.served.is_killed(thread).await {
+                return self.served.interrupts.stop(unique);
             }
-        });
+            self.rt.sleep(KILLED_STEP).await;
+        }
     }
 
     /// Counts a request before its reply is sent, so that its caller already finds it in the
