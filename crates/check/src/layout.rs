@@ -56,8 +56,8 @@ impl OwnBlocks {
             .map(move |&(from, to)| (from.max(start), to.min(end)))
     }
 
-    /// The parts of a group, from `start` to `end`, that Linux takes for used if the block bitmap was
-    /// never written: not those that belong to other groups.
+    /// The parts of a group, from `start` to `end`, that Linux takes for used if the block bitmap
+    /// was never written: not those that belong to other groups.
     pub(crate) fn implied(&self, start: u64, end: u64) -> Vec<(u64, u64)> {
         let first = self.others.partition_point(|&(_, to)| to <= start);
         let others = &self.others[first..];

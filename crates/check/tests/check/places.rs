@@ -215,7 +215,7 @@ fn files_make_room_for_bad_blocks_and_tables() {
     let after = repair("a bad block", &bytes, &scratch);
     assert_eq!(tree(after), tree(sound.clone()));
     assert_ne!(place(&scratch, "/dir", 0), at);
-    // A pointer to an indirect block that leads to the end of the inode table, where only zeros are.
+    // A pointer to an indirect block that leads to the end of the inode table, to zeros.
     let mut bytes = sound.clone();
     let large = inode(&bytes, number(&image, "/large"));
     let double = u32_at(&bytes, large + 40 + 13 * 4) as usize * 1024;
