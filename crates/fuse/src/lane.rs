@@ -6,7 +6,7 @@
 //! call that reads the next one, and workers reap what is in flight.
 
 use crate::{Received, Transport};
-use extant_rt::{Driver, Rt, Wait};
+use extant_rt::{Driver, Nanos, Rt, Wait};
 use futures_util::Stream;
 use futures_util::stream::FuturesUnordered;
 use parking_lot::Mutex;
@@ -21,6 +21,9 @@ use std::task::{Context, Poll, Waker};
 
 /// Requests read before the thread looks after the disk although more requests have arrived.
 const READ_MAX: usize = 16;
+
+/// How long the thread may read requests before it looks after the disk.
+const PASS_MAX: Nanos = Nanos::from_micros(100);
 
 /// A request that is being answered.
 pub(crate) type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
@@ -102,7 +105,7 @@ pub(crate) fn serve(
 ) -> Result<()> {
     let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
     let gate = Arc::new(Gate { transport: transport.clone(), reader: Mutex::default(), bell });
-    let registered = rt.register_driver(gate.clone());
+    let mut registered = Some(rt.register_driver(gate.clone()));
     let mut waiting = FuturesUnordered::<Waiting>::new();
     // Held while requests wait.
     let mut reaping = None;
@@ -110,8 +113,12 @@ pub(crate) fn serve(
     let mut ended = None;
     let lane = poll_fn(|cx| {
         *gate.reader.lock() = None;
-        for _ in 0..READ_MAX {
+        let began = rt.now();
+        for nth in 0..READ_MAX {
             let is_idle = go_on(&mut waiting, cx);
+            if nth > 0 && !is_idle && rt.now().saturating_sub(began) > PASS_MAX {
+                break;
+            }
             match (is_idle, ended.take()) {
                 (true, Some(end)) => return Poll::Ready(end),
                 (true, None) => {
@@ -121,6 +128,10 @@ pub(crate) fn serve(
                 }
                 (false, Some(end)) => {
                     ended = Some(end);
+                    // A connection that has ended is always ready, and what waits now may wait for
+                    // other threads.
+                    registered = None;
+                    reaping = None;
                     return Poll::Pending;
                 }
                 (false, None) => {}

@@ -585,6 +585,41 @@ fn no_worker_reaps_what_a_thread_has_promised_to() {
     assert!(io.2.load(Ordering::SeqCst) > 0);
 }
 
+/// Waits until a thread of this process sleeps in the kernel.
+fn wait_until_asleep(thread: rustix::process::Pid) {
+    let stat = format!("/proc/self/task/{}/stat", thread.as_raw_nonzero());
+    // The state follows the name, which is in parentheses.
+    while !std::fs::read_to_string(&stat).unwrap().rsplit(')').next().unwrap().starts_with(" S") {
+        std::thread::yield_now();
+    }
+}
+
+/// A thread that has promised to reap parks, because nothing is in flight. What a worker starts
+/// then is reaped by that worker.
+#[test]
+fn a_parked_thread_s_promise_keeps_no_worker_from_reaping() {
+    let rt = Rt::real(RealConfig { worker_threads: Some(1), ..RealConfig::default() });
+    let lazy = Lazy::new();
+    let _handle = rt.register_driver(lazy.clone());
+    let (done, is_done) = std::sync::mpsc::channel();
+    let (rt2, lazy2) = (rt.clone(), lazy.clone());
+    std::thread::spawn(move || {
+        let this = rustix::thread::gettid();
+        let attending = async {
+            let _promise = rt2.reaping();
+            let task = rt2.spawn("task", Class::Normal, async move {
+                wait_until_asleep(this);
+                lazy2.read().await;
+            });
+            task.await.unwrap();
+        };
+        rt2.attend(attending).unwrap();
+        done.send(()).unwrap();
+    });
+    let done = is_done.recv_timeout(std::time::Duration::from_secs(60));
+    assert!(done.is_ok(), "nobody reaps");
+}
+
 /// A driver in which this thread takes every interrupt, and a worker stays until it is let go.
 struct Crowded {
     this: std::thread::ThreadId,

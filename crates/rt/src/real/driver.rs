@@ -7,7 +7,9 @@ use crate::error::panic_message;
 use crate::panics::Panics;
 use parking_lot::{Mutex, RwLock};
 use rustix::event::Timespec;
+use std::cell::RefCell;
 use std::fmt;
+use std::marker::PhantomData;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -91,24 +93,34 @@ impl fmt::Debug for DriverHandle {
     }
 }
 
-/// A thread's promise to reap soon; see [`Rt::reaping`](crate::Rt::reaping).
+/// A thread's promise to reap soon; see [`Rt::reaping`](crate::Rt::reaping). It stays on its thread.
 #[must_use = "dropping it ends the promise"]
-pub struct Reaping(Option<Arc<Crew>>);
+pub struct Reaping(Option<Arc<Crew>>, PhantomData<*const ()>);
+
+thread_local! {
+    /// The crews that this thread has made promises to, by address.
+    static PROMISES: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
+}
 
 impl Reaping {
     pub(crate) fn inert() -> Self {
-        Self(None)
+        Self(None, PhantomData)
     }
 
     pub(super) fn of(crew: &Arc<Crew>) -> Self {
+        PROMISES.with_borrow_mut(|crews| crews.push(crew.address()));
         crew.promised.fetch_add(1, Ordering::SeqCst);
-        Self(Some(crew.clone()))
+        Self(Some(crew.clone()), PhantomData)
     }
 }
 
 impl Drop for Reaping {
     fn drop(&mut self) {
         if let Some(crew) = self.0.take() {
+            PROMISES.with_borrow_mut(|crews| {
+                let made = crews.iter().position(|&address| address == crew.address());
+                crews.swap_remove(made.expect("the promise was made on this thread"));
+            });
             crew.promised.fetch_sub(1, Ordering::SeqCst);
             crew.ensure_driven();
         }
@@ -284,9 +296,14 @@ impl Crew {
             true
         } else {
             seats.parked(role).push(parker.clone());
+            // A thread that is parked reaps nothing, so its promise must not keep others from it.
+            let withheld =
+                PROMISES.with_borrow(|crews| crews.iter().filter(|&&a| a == self.address()).count());
+            self.promised.fetch_sub(withheld, Ordering::SeqCst);
             drop(seats);
             self.enter_deferred();
             parker.park();
+            self.promised.fetch_add(withheld, Ordering::SeqCst);
             self.seats.lock().parked(role).retain(|p| !Arc::ptr_eq(p, parker));
             false
         }
