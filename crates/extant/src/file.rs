@@ -69,6 +69,7 @@ impl File {
     }
 
     /// Reads from byte `at` until `to` is full or the file ends; returns the number of bytes read.
+    /// Bytes of `to` past those are undefined.
     ///
     /// # Errors
     /// The file is not open for reading, or nothing could be read.
@@ -92,28 +93,39 @@ impl File {
     /// The file is not open for writing, or nothing could be written.
     pub fn write_at(&self, at: u64, bytes: &[u8]) -> Result<usize> {
         // Bytes of one page in memory need neither the executor nor another thread.
-        match self.inner.open.write_here(at, bytes).or_else(|| self.write_past(at, bytes)) {
-            Some(written) => Ok(written),
-            None => self.world.wait(self.inner.write_at(at, bytes)),
+        if let Some(written) = self.inner.open.write_here(at, bytes) {
+            return Ok(written);
+        }
+        match self.write_past(at, bytes) {
+            (0, Ok(())) => self.world.wait(self.inner.write_at(at, bytes)),
+            (0, Err(error)) => Err(error),
+            (done, _) => Ok(done),
         }
     }
 
-    /// Writes a part of a stream past the cache. `None` if it is for the cache, or is to be tried
-    /// there: a shorter write may still fit.
-    fn write_past(&self, at: u64, bytes: &[u8]) -> Option<usize> {
-        if !self.inner.open.is_write_past(at, bytes.len()) {
-            return None;
-        }
-        let written = lend_to_read(bytes, |buf| {
-            let mut back = Buf::zeroed(0);
-            let written = self.world.wait(async {
-                let (buf, written) = self.inner.open.write_past(at, buf).await;
-                back = buf;
-                written
+    /// Writes a part of a stream past the cache, in steps that the host copies at once. Returns the
+    /// number of bytes written. The rest is for the cache, where a shorter write may still fit, or
+    /// has failed.
+    fn write_past(&self, at: u64, bytes: &[u8]) -> (usize, Result<()>) {
+        let mut done = 0;
+        while let Some(step) = self.inner.open.step_past(at + done.to_u64(), bytes.len() - done) {
+            let written = lend_to_read(&bytes[done..done + step], |buf| {
+                let mut back = Buf::zeroed(0);
+                let written = self.world.wait(async {
+                    let (buf, written) = self.inner.open.write_past(at + done.to_u64(), buf).await;
+                    back = buf;
+                    written
+                });
+                (back, written)
             });
-            (back, written)
-        });
-        written.ok()
+            match written {
+                Ok(bytes) if bytes == step => done += bytes,
+                Ok(bytes) => return (done + bytes, Ok(())),
+                Err(Error::NoSpace | Error::Quota(_)) => break,
+                Err(error) => return (done, Err(error)),
+            }
+        }
+        (done, Ok(()))
     }
 
     /// Reads from byte `at` into a buffer, bypassing the cache (`O_DIRECT`).
@@ -211,8 +223,14 @@ impl File {
     /// Those of [`File::write_at`]; some bytes may have been written.
     pub fn write_all_at(&self, at: u64, bytes: &[u8]) -> Result<()> {
         let whole_pages = &bytes[..bytes.len() - bytes.len() % PAGE_BYTES];
-        let written = self.inner.open.write_here(at, bytes).or_else(|| self.write_past(at, whole_pages));
-        let done = written.unwrap_or(0);
+        let done = match self.inner.open.write_here(at, bytes) {
+            Some(written) => written,
+            None => {
+                let (done, written) = self.write_past(at, whole_pages);
+                written?;
+                done
+            }
+        };
         match &bytes[done..] {
             [] => Ok(()),
             rest => self.world.wait(self.inner.write_all_at(at + done.to_u64(), rest)),

@@ -523,8 +523,8 @@ impl OpenNode {
     }
 
     /// Whether the calling thread should write with [`Self::write_past`].
-    pub(crate) fn is_write_past(&self, at: u64, len: usize) -> bool {
-        self.writable().is_ok_and(|file| file.is_write_past(at, len))
+    pub(crate) fn step_past(&self, at: u64, len: usize) -> Option<usize> {
+        self.writable().ok().and_then(|file| file.step_past(at, len))
     }
 
     /// Like [`Self::write_direct`], for a stream that began in the cache.

@@ -514,12 +514,16 @@ fn block_on_inside_a_task_a_completion_or_itself_is_refused() {
     assert!(sentence.ends_with("await the future instead"), "{sentence}");
 }
 
-/// A driver that counts what threads other than this one do. The flag says whether workers may.
+/// A driver that counts what threads other than this one do. The flag says whether workers may. If
+/// they may, they reap nothing in passing.
 struct Own(Arc<Lazy>, std::thread::ThreadId, AtomicUsize, bool);
 
 impl Driver for Own {
     fn drive(&self, wait: Wait) {
         if std::thread::current().id() != self.1 {
+            if self.3 && wait == Wait::Not {
+                return;
+            }
             self.2.fetch_add(1, Ordering::SeqCst);
         }
         self.0.drive(wait);

@@ -1,7 +1,7 @@
 //! The frames: their bytes, their states, and their links within mappings.
 //!
-//! `unsafe` in this file turns the promises of `frame_word.rs` into slices: a pin gives `&[u8]`, a claim
-//! gives `&mut [u8]`.
+//! `unsafe` in this file turns the promises of `frame_word.rs` into slices: a pin gives `&[u8]`, a
+//! claim gives `&mut [u8]`.
 
 use crate::page::{FrameNo, PAGE_BYTES, PageKey};
 use crate::pool::arena::{Region, Table, Zeroable};

@@ -32,6 +32,19 @@ impl Nbd {
     fn signal(&self, signal: Signal) {
         kill_process(self.0, signal).unwrap();
     }
+
+    /// Stops it, and returns when none of its threads runs any more.
+    fn stop(&self) {
+        self.signal(Signal::STOP);
+        let tasks = format!("/proc/{}/task", self.0.as_raw_nonzero());
+        let is_stopped = |task: std::io::Result<fs::DirEntry>| {
+            let status = fs::read_to_string(task.unwrap().path().join("stat")).unwrap();
+            status.rsplit_once(") ").unwrap().1.starts_with('T')
+        };
+        while !fs::read_dir(&tasks).unwrap().all(is_stopped) {
+            std::thread::yield_now();
+        }
+    }
 }
 
 impl Drop for Nbd {
@@ -104,7 +117,7 @@ fn a_program_that_is_killed_ends_though_the_device_does_not_answer() {
     run(&["mount", &address, text(&bed.at)]);
     let mut syncs = Program::new(&bed, "f = open('new', 'w'); f.write('x' * 9000); f.flush()", "os.fsync(f)");
     let mut lists = ["a", "b", "c"].map(|dir| Program::new(&bed, "", &format!("os.listdir('{dir}')")));
-    nbd.signal(Signal::STOP);
+    nbd.stop();
     syncs.call();
     lists.iter_mut().for_each(Program::call);
     let [mut killed, mut warned, mut goes_on] = lists;

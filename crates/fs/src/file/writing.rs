@@ -14,8 +14,11 @@ use std::sync::atomic::Ordering;
 
 /// Bytes reserved and copied in one step.
 const STEP_BYTES: u64 = 1 << 20;
-/// Shortest write that passes the cache: see [`OpenFile::is_write_past`].
+/// Shortest write that passes the cache: see [`OpenFile::step_past`].
 const PAST_BYTES_MIN: u64 = 256 << 10;
+/// The most bytes of such a write that are one request. Longer ones would go to threads of the
+/// kernel, which keep others from the image meanwhile.
+const PAST_BYTES_MAX: u64 = 1 << 20;
 /// Files up to this size are written through the cache. They are often read, changed or removed
 /// soon.
 const CACHED_BYTES: u64 = 8 << 20;
@@ -47,22 +50,27 @@ impl OpenFile {
         self.write_now(at, bytes).ok_or(WouldWait { done_bytes: 0 })
     }
 
-    /// Whether the calling thread should make a write of `len` bytes with [`OpenFile::write_past`].
+    /// How many of `len` bytes the calling thread should write at once with
+    /// [`OpenFile::write_past`]; `None` if the write is for the cache.
     ///
-    /// True for a long write that lets a large file grow, into an image that the host caches. The
-    /// thread then copies the bytes to the host once, and the stream touches no memory of the
+    /// A long write that lets a large file grow goes past the cache if the host caches the image.
+    /// The thread then copies the bytes to the host once, and the stream touches no memory of the
     /// cache. Through the cache, the bytes would be copied twice, and the system would have to find
-    /// and zero all the memory that the cache may have.
-    pub fn is_write_past(&self, at: u64, len: usize) -> bool {
-        let len = len.to_u64();
+    /// and zero all the memory that the cache may have. Not where each write is synced, whose
+    /// errors go to one caller once, nor where data go through the journal.
+    pub fn step_past(&self, at: u64, len: usize) -> Option<usize> {
+        let (bytes, options) = (len.to_u64(), &self.options);
         let (writer, unit) = (&self.contents.writer, PAGE_BYTES.max(self.contents.block.bytes().into()));
-        len >= PAST_BYTES_MIN
+        let is_past = bytes >= PAST_BYTES_MIN
             && at == self.size()
-            && at.saturating_add(len) > CACHED_BYTES
-            && (at | len).is_multiple_of(unit)
-            && !self.options.append
+            && at.saturating_add(bytes) > CACHED_BYTES
+            && (at | bytes).is_multiple_of(unit)
+            && !(options.append || options.sync || options.datasync || self.is_synchronous())
+            && !self.contents.is_journalled()
             && writer.disk.device().is_cached_by_host()
-            && writer.rt.may_wait()
+            && writer.rt.may_wait();
+        let steps = bytes.div_ceil(PAST_BYTES_MAX).max(1);
+        is_past.then(|| bytes.div_ceil(steps).next_multiple_of(unit).min(bytes).to_usize())
     }
 
     /// As [`OpenFile::write_direct`], for a stream that began in the cache. What it has there is
@@ -72,8 +80,9 @@ impl OpenFile {
     /// As [`OpenFile::write_direct`].
     pub async fn write_past(&self, at: u64, buf: Buf) -> (Buf, Result<usize>) {
         if self.mapping.dirty_pages() > 0 {
-            // If it fails, the pages stay dirty, and the next sync returns the error.
-            let _ = self.mapping.write_back(ByteRange::ALL).await;
+            // If it fails, the pages stay dirty, and the next sync returns the error. Pages far
+            // before this have been placed by then, or by the write-back that a large file meets.
+            let _ = self.mapping.write_back(ByteRange::new(at.saturating_sub(CACHED_BYTES), at)).await;
         }
         self.write_direct(at, buf).await
     }

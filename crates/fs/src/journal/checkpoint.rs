@@ -1,5 +1,5 @@
-//! Checkpoints: writing committed blocks home and moving the log's tail. `state.rs` decides when one
-//! begins.
+//! Checkpoints: writing committed blocks home and moving the log's tail. `state.rs` decides when
+//! one begins.
 
 use super::log::write_blocks;
 use super::relay::EVERY_END;

@@ -2,7 +2,7 @@
 
 mod images;
 mod measure;
-mod modelled;
+mod on_models;
 mod pattern;
 
 use super::{Result, median};
@@ -70,7 +70,7 @@ pub(super) fn run(args: &[&str]) -> Result<()> {
         .map(|name| Ok((name.as_str(), folder.image(name)?)))
         .collect::<Result<Vec<_>>>()?;
     match args.modelled {
-        true => modelled::run(&images)?,
+        true => on_models::run(&images)?,
         false => on_this_machine(&args, &images)?,
     }
     if !args.keep {

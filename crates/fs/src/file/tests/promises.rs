@@ -252,6 +252,7 @@ fn what_a_cache_above_writes_back_is_not_judged_again() {
             let mut inode = handle.inode(&cell);
             inode.raw.i_mode = 0o106_755.into();
             inode.raw.i_flags = (inode.flags() | fixed).bits().into();
+            inode.raw.i_mtime = 1.into();
         }
         let seen = || cell.read(|inode| (inode.mode(), inode.modified(), inode.changed()));
         let before = seen();
