@@ -5,6 +5,7 @@ use super::host::{HostDir, Target};
 /// The permission bits of a file that only its owner may open.
 const PRIVATE: u16 = 0o600;
 const PERMISSIONS: u16 = 0o777;
+const OWNER_WRITES: u16 = 0o200;
 
 /// What every new file in a directory gets, as far as the host tells.
 #[derive(Clone, Copy, Debug)]
@@ -29,10 +30,13 @@ impl Given {
     }
 
     /// The permissions with which a file may be created that is to have this mode and owner. A file
-    /// that others must not open before it is theirs begins as its creator's alone.
+    /// that others must not open before it is theirs begins as its creator's alone, and so does one
+    /// that even its owner may not write: user attributes can only be set on what can be written.
     pub(super) fn first_permissions(given: Option<Self>, mode: u16, owner: (u32, u32)) -> u16 {
         match given {
-            Some(given) if given.owner == owner && !given.has_list => mode & PERMISSIONS,
+            Some(given) if given.owner == owner && !given.has_list && mode & OWNER_WRITES != 0 => {
+                mode & PERMISSIONS
+            }
             _ => PRIVATE,
         }
     }
@@ -43,4 +47,19 @@ pub(super) fn umask() -> Option<u16> {
     let status = std::fs::read_to_string("/proc/self/status").ok()?;
     let told = status.lines().find_map(|line| line.strip_prefix("Umask:"))?;
     u16::from_str_radix(told.trim(), 8).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_begins_with_its_permissions_if_its_owner_may_write() {
+        let given = Some(Given { owner: (1, 2), has_list: false });
+        for (mode, first) in [(0o644, 0o644), (0o4755, 0o755), (0o444, PRIVATE), (0o555, PRIVATE)] {
+            assert_eq!(Given::first_permissions(given, mode, (1, 2)), first, "{mode:o}");
+        }
+        assert_eq!(Given::first_permissions(given, 0o644, (1, 3)), PRIVATE);
+        assert_eq!(Given::first_permissions(None, 0o644, (1, 2)), PRIVATE);
+    }
 }
