@@ -238,6 +238,10 @@ impl<'a> Adder<'a> {
         if there.is_none() && self.is_made_together(dir, entry).await? {
             return Ok(());
         }
+        if there.as_ref().is_some_and(is_dir) {
+            // A link may have led some of them into this directory, which is about to be removed.
+            self.make_small().await?;
+        }
         let path = tree.entry_path(entry);
         let first = self.linked.get(&id).cloned();
         // Through a symbolic link, two paths of the sources may be the same name on the volume.
