@@ -62,8 +62,8 @@ impl SmallFiles {
     ///
     /// Returns false if it must be made in another way: there is no room for it
     /// ([`SmallFiles::has_room`]), or a file of this path waits already; it is too long; free space
-    /// is in small pieces; the path ends in a slash; or its directory asks for synchronous changes
-    /// or journalled data.
+    /// is in small pieces; the path ends in a slash; or its directory asks for synchronous changes,
+    /// or it or the volume for journalled data.
     ///
     /// # Errors
     /// No such directory; no space or inode is left.

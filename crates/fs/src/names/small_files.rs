@@ -14,6 +14,7 @@ use crate::alloc::{Allocated, NewInode, Wanted};
 use crate::inode::InodeCell;
 use crate::journal::{Credits, Handle};
 use crate::quota::Owners;
+use crate::view::journals_data;
 use crate::writer::Writer;
 use crate::{Cost, Error, Result, quote};
 use extant_block::{Bio, BioFlags, Buf, Op, Sector, Segment};
@@ -142,7 +143,8 @@ impl SmallFiles {
 
     /// Adds a file to be made by the next [`Self::make`], and returns its number. Returns `None` if
     /// it must be made step by step: there is no room for it here; it is too long; free space is
-    /// too scattered; or the directory asks for synchronous changes or journalled data.
+    /// too scattered; or the directory asks for synchronous changes, or it or the volume for
+    /// journalled data.
     ///
     /// # Errors
     /// No space or inode is left; why the journal was aborted.
@@ -172,7 +174,7 @@ impl SmallFiles {
         let block_bytes = sb.block_size().bytes();
         if bytes > FILE_BYTES
             || !self.has_room(bytes)
-            || dir.cell().read(|dir| dir.flags().intersects(own_flags))
+            || dir.cell().read(|dir| dir.flags().intersects(own_flags) || journals_data(dir, sb))
             || sb.cluster_size().blocks() > 1
             || writer.disk.device().limits().block_bytes > block_bytes
         {
