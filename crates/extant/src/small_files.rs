@@ -87,7 +87,8 @@ impl SmallFiles {
         self.inner.is_empty()
     }
 
-    /// Whether a file of so many bytes can be added before those that wait are made.
+    /// Whether a file of so many bytes can be added before those that wait are made. Never true for
+    /// more than [`Self::FILE_BYTES`].
     pub fn has_room(&self, bytes: usize) -> bool {
         self.inner.has_room(bytes)
     }

@@ -53,7 +53,8 @@ impl SmallFiles {
         self.files.is_empty()
     }
 
-    /// Whether a file of so many bytes can be added before those that wait are made.
+    /// Whether a file of so many bytes can be added before those that wait are made; see
+    /// [`crate::SmallFiles::has_room`].
     pub fn has_room(&self, bytes: usize) -> bool {
         self.files.has_room(bytes)
     }

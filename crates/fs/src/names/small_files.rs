@@ -136,9 +136,12 @@ impl SmallFiles {
         self.hashes.contains(&hash(dir, name)) && self.waiting.iter().any(is_it)
     }
 
-    /// Whether a file of so many bytes can be added before those that wait are made.
+    /// Whether a file of so many bytes can be added before those that wait are made. Never true for
+    /// more than [`Self::FILE_BYTES`].
     pub fn has_room(&self, bytes: usize) -> bool {
-        self.waiting.len() < FILES && self.staged.len + self.whole_blocks(bytes) <= STAGED_BYTES
+        bytes <= FILE_BYTES
+            && self.waiting.len() < FILES
+            && self.staged.len + self.whole_blocks(bytes) <= STAGED_BYTES
     }
 
     /// Adds a file to be made by the next [`Self::make`], and returns its number. Returns `None` if
@@ -172,8 +175,7 @@ impl SmallFiles {
         }
         let own_flags = SYNC_NAMES | InodeFlags::JOURNAL_DATA;
         let block_bytes = sb.block_size().bytes();
-        if bytes > FILE_BYTES
-            || !self.has_room(bytes)
+        if !self.has_room(bytes)
             || dir.cell().read(|dir| dir.flags().intersects(own_flags) || journals_data(dir, sb))
             || sb.cluster_size().blocks() > 1
             || writer.disk.device().limits().block_bytes > block_bytes

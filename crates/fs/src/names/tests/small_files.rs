@@ -130,6 +130,8 @@ fn what_cannot_be_made_leaves_those_before_it_and_nothing_else() {
         let mut files = bed.volume.small_files(&caller).unwrap();
         let refused = files.add(&file, b"f", &small(b"x")).await.unwrap_err();
         assert!(matches!(refused, Error::NotADirectory(_)), "{refused}");
+        assert!(files.has_room(crate::SmallFiles::FILE_BYTES));
+        assert!(!files.has_room(crate::SmallFiles::FILE_BYTES + 1) && !files.has_room(usize::MAX));
         let user = bed.volume.small_files(&Caller::user(1000, 1000, Vec::new()));
         assert!(matches!(user, Err(Error::Permission(_))));
     });
