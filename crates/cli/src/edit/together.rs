@@ -3,7 +3,7 @@
 use super::{Counts, Edit};
 use crate::failure::Failure;
 use crate::image_path::ImagePath;
-use extant::{SmallFile, SmallFiles};
+use extant::{Error, SmallFile, SmallFiles};
 use std::cell::RefCell;
 
 /// Files that wait to be made. Until then no other command may look at the volume.
@@ -41,7 +41,12 @@ impl Edit<'_> {
             Some(files) => files,
             none => none.insert(self.volume.small_files().map_err(failed)?),
         };
-        let is_added = files.add(&self.root, &target.path, file).map_err(failed)?;
+        let is_added = match files.add(&self.root, &target.path, file) {
+            // A file that waits may be in the path. Made by itself, after those that wait, this one
+            // gets the error that is true.
+            Err(Error::NotFound(_)) if self.has_waiting() => false,
+            added => added.map_err(failed)?,
+        };
         if is_added {
             let waiting = Waiting { target: target.clone(), line: self.line };
             self.together.waiting.borrow_mut().push(waiting);
