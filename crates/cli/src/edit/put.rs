@@ -137,6 +137,10 @@ impl Put<'_> {
                 let error = io::Error::other("is a directory; copy it with --recursive");
                 return Err(Failure::host(&source, error));
             }
+            if dirs.is_empty() {
+                // If a file of an earlier line cannot be made, this line must not leave directories.
+                self.edit.make_waiting()?;
+            }
             let failed = |error| Failure::at(&target, error);
             let make = || self.edit.root.create_dir_with(&target.path, metadata.mode() & 0o7777);
             let made = match self.edit.is_waiting(&target.path) {
