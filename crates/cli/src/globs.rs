@@ -7,6 +7,7 @@ use crate::session::{Access, Session};
 use extant_format::{FileKind, Inode};
 use extant_fs::{Error, Follow, Volume, WalkOptions};
 use glob::{MatchOptions, Pattern};
+use std::io::ErrorKind;
 use std::os::unix::ffi::OsStrExt;
 
 /// As in the shell, `*` does not match a dot at the beginning of a name.
@@ -51,8 +52,17 @@ fn check_colon(session: &mut Session, places: &[ImagePath], open: &ImageArgs) ->
     let [image, rest @ ..] = places else { return Ok(()) };
     let of_host = |place: &&ImagePath| is_bare(place) && place.image.is_absolute();
     let Some(path) = rest.iter().find(of_host).filter(|_| is_bare(image)) else { return Ok(()) };
-    // What opens is an image.
-    if session.volume(path, open, Access::Metadata).is_ok() {
+    let has_none = match session.volume(path, open, Access::Metadata) {
+        // What opens is an image.
+        Ok(_) => return Ok(()),
+        Err(failure) => matches!(failure, Failure::NoVolume { .. } | Failure::Foreign { .. }),
+    };
+    // The command itself tells what is wrong with an image.
+    let is_no_image = match std::fs::metadata(&path.image) {
+        Ok(there) => there.is_dir() || there.is_file() && has_none,
+        Err(error) => matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory),
+    };
+    if !is_no_image {
         return Ok(());
     }
     let Ok(volume) = session.volume(image, open, Access::Metadata) else { return Ok(()) };
