@@ -56,9 +56,10 @@ const ELSEWHERE: [(&[&str], &str); 15] = [
 ];
 
 /// Options of other tools that a command lacks, and what there is.
-const OPTIONS_ELSEWHERE: [(&[&str], &[&str], &str); 22] = [
+const OPTIONS_ELSEWHERE: [(&[&str], &[&str], &str); 23] = [
     (&["build", "mkfs"], &["-d"], MAKES_OF_DIRECTORY),
-    (&["build", "mkfs"], &["-E"], "There are options of their own: --discard, --hash-seed and --all-root."),
+    (&["build"], &["-E"], "There are options of their own: --discard, --hash-seed and --all-root."),
+    (&["mkfs"], &["-E"], "There are options of their own: --discard and --hash-seed."),
     (
         &["build", "mkfs"],
         &["--compress", "--gzip", "--zstd", "-z"],
@@ -73,7 +74,7 @@ const OPTIONS_ELSEWHERE: [(&[&str], &[&str], &str); 22] = [
         "-b, -i and -N say for what files: sizes of blocks, bytes for each inode, inodes.",
     ),
     (
-        &["build", "mkfs"],
+        &["build"],
         &["--root-owner", "--squash-uids", "--squash", "--numeric-owner"],
         "--all-root makes root the owner of everything, --owner-map changes numbers.",
     ),

@@ -405,6 +405,7 @@ fn slips_are_answered_with_what_there_is() {
         (&["build", &source, &image][..], "`extant build DIRECTORY -o IMAGE`".to_owned()),
         (&["build", "-d", &source, "-o", &image], "`extant build DIRECTORY -o IMAGE`".into()),
         (&["mkfs", &image, "8M", "-d", &source], "`extant build DIRECTORY -o IMAGE`".into()),
+        (&["mkfs", &image, "8M", "-E", "x"], "--discard and --hash-seed.".into()),
         (&["build", "docker://alpine", "-o", &image], "extant fetches nothing".into()),
         (&["build", "alpine:latest", "-o", &image], "docker save NAME".into()),
         (&["export", &image], "`extant export IMAGE -o X.tar`".into()),
