@@ -237,8 +237,9 @@ impl SmallFiles {
     ///
     /// # Errors
     /// The first file that cannot be made, and why: [`Error::Exists`]; [`Error::NotFound`] in a
-    /// removed directory; no space for the directory; contents that cannot be written; why the
-    /// journal was aborted. Those after it are dropped.
+    /// removed directory; no space, if its directory, or that of the file before it, needs more than
+    /// is left; contents that cannot be written; why the journal was aborted. Those after it are
+    /// dropped.
     pub async fn make(&mut self) -> std::result::Result<(), NotMade> {
         if self.waiting.is_empty() {
             return Ok(());
@@ -254,28 +255,40 @@ impl SmallFiles {
         let waiting = Arc::new(std::mem::take(&mut self.waiting));
         self.hashes.clear();
         let written = self.staged.write(&self.namespace.writer, &waiting).await;
-        let waiting = Arc::into_inner(waiting).expect("every write has ended");
+        let mut waiting = Arc::into_inner(waiting).expect("every write has ended");
         // Those before the first contents that were not written.
         let whole = match &written {
             Ok(()) => waiting.len(),
             Err((at, _)) => waiting.partition_point(|file| file.staged_end <= *at),
         };
-        for file in waiting.into_iter().take(whole) {
-            self.make_one(file).await?;
+        waiting.truncate(whole);
+        let mut rest = waiting.into_iter();
+        while let Some(Waiting { dir, name, file, .. }) = rest.next() {
+            let mut file = Some(file);
+            let made = self.make_one(&dir, &name, &mut file).await;
+            if matches!(made, Err(Error::NoSpace)) && !rest.as_slice().is_empty() {
+                // Those after it have taken space. One by one, this file would have come first.
+                drop(rest);
+                self.make_one(&dir, &name, &mut file).await?;
+                *index += 1;
+                return Err(Error::NoSpace);
+            }
+            made?;
             *index += 1;
         }
         written.map_err(|(_, error)| error)
     }
 
-    async fn make_one(&self, waiting: Waiting) -> Result<()> {
+    /// Makes and takes a file. After an error it is still there.
+    async fn make_one(&self, parent: &Node, name: &[u8], waiting: &mut Option<Unlogged>) -> Result<()> {
         let (namespace, writer, caller) = (&*self.namespace, &*self.namespace.writer, &self.caller);
-        let Waiting { dir: parent, name, file, .. } = waiting;
+        let file = waiting.as_ref().expect("the file was not made");
         let cell = parent.cell();
         let names = Order::default().write(Rank::Directory, cell).await;
         let mut dir = parent.open_dir().await?;
-        let Err(slot) = dir.look(&name).await? else { return Err(Error::Exists(quote(&name))) };
+        let Err(slot) = dir.look(name).await? else { return Err(Error::Exists(quote(name))) };
         if !cell.is_live() {
-            return Err(not_found(&name));
+            return Err(not_found(name));
         }
         permit(writer, caller, cell, Want::CHANGE_NAMES).await?;
         dir.check_changeable()?;
@@ -286,8 +299,10 @@ impl SmallFiles {
         // The new inode itself counts as well.
         let credits = LEAF_CREDITS + growth.credits() + file.inode.credits() + 1 + bitmaps;
         let mut handle = writer.journal.start(Credits(credits)).await?;
-        dir.insert(&mut handle, &slot, growth, file.inode.number(), &name, FileKind::Regular)?;
-        file.log(writer, &mut handle, cell);
+        dir.insert(&mut handle, &slot, growth, file.inode.number(), name, FileKind::Regular)?;
+        if let Some(file) = waiting.take() {
+            file.log(writer, &mut handle, cell);
+        }
         touch(&mut handle.inode(cell), writer);
         drop(handle);
         drop((room, names));
