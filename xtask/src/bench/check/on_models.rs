@@ -73,11 +73,14 @@ pub(super) fn run(images: &[(&str, PathBuf)]) -> Result<()> {
     Ok(())
 }
 
-/// Processors of one file, and the disk of another.
+/// Processors of one file with the prices of a check, and the disk of another.
 fn machine() -> Result<Machine> {
     let machines = Path::new(env!("CARGO_MANIFEST_DIR")).join("../machines");
     let disks = Machine::load(&machines.join("sata-7200-2023.toml"))?.disks;
-    let machine = Machine::load(&machines.join("vm-2026.toml"))?.with_disks(disks);
+    let file = machines.join("vm-2026.toml");
+    // The table of prices is the file's last one.
+    let text = std::fs::read_to_string(&file)? + include_str!("prices.toml");
+    let machine = Machine::parse(&file.display().to_string(), &text)?.with_disks(disks);
     let costs = [
         extant_rt::Cost::table(),
         extant_iosched::Cost::table(),
