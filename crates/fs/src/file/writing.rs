@@ -57,7 +57,8 @@ impl OpenFile {
     /// The thread then copies the bytes to the host once, and the stream touches no memory of the
     /// cache. Through the cache, the bytes would be copied twice, and the system would have to find
     /// and zero all the memory that the cache may have. Not where each write is synced, whose
-    /// errors go to one caller once, nor where data go through the journal.
+    /// errors go to one caller once, nor where data go through the journal, nor with clusters
+    /// of several blocks, where the last free ones would go to the nodes of a tree.
     pub fn step_past(&self, at: u64, len: usize) -> Option<usize> {
         let (bytes, options) = (len.to_u64(), &self.options);
         let (writer, unit) = (&self.contents.writer, PAGE_BYTES.max(self.contents.block.bytes().into()));
@@ -67,6 +68,7 @@ impl OpenFile {
             && (at | bytes).is_multiple_of(unit)
             && !(options.append || options.sync || options.datasync || self.is_synchronous())
             && !self.contents.is_journalled()
+            && self.contents.sb().cluster_size().is_block()
             && writer.disk.device().is_cached_by_host()
             && writer.rt.may_wait();
         let steps = bytes.div_ceil(PAST_BYTES_MAX).max(1);
