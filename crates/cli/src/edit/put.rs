@@ -138,7 +138,7 @@ impl Put<'_> {
                 return Err(Failure::host(&source, error));
             }
             if dirs.is_empty() {
-                // If a file of an earlier line cannot be made, this line must not leave directories.
+                // If a file of an earlier line cannot be made, this line must leave no directories.
                 self.edit.make_waiting()?;
             }
             let failed = |error| Failure::at(&target, error);

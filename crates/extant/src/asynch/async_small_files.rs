@@ -62,7 +62,7 @@ impl SmallFiles {
     /// Makes the files that wait; see [`crate::SmallFiles::make`].
     ///
     /// If the future is dropped before it ends, the files that it has not made are gone, and
-    /// [`Self::len`] is 0; only if it had not begun to write their contents, all of them still wait.
+    /// [`Self::len`] is 0. If it had not begun to write their contents, all of them still wait.
     ///
     /// # Errors
     /// Same as [`crate::SmallFiles::make`].

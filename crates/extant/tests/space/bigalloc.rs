@@ -331,7 +331,6 @@ fn a_volume_is_full_when_its_last_cluster_is_taken() {
         let left = volume.statfs().blocks_free * unit / cluster;
         // The superuser's reserve is used last; reservations for tree nodes are released.
         assert!(left < 3 || volume.statfs().blocks_available == 0, "{args}: {left} clusters are left");
-        eprintln!("DBG {args} left {left} {:?} wrote {:?}", volume.statfs(), &wrote[wrote.len().saturating_sub(3)..]);
         let last = wrote.last().unwrap().0;
         file.write_all_at(last + unit, &vec![0xee; unit as usize]).unwrap();
         file.sync_all().unwrap();

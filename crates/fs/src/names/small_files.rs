@@ -237,9 +237,9 @@ impl SmallFiles {
     ///
     /// # Errors
     /// The first file that cannot be made, and why: [`Error::Exists`]; [`Error::NotFound`] in a
-    /// removed directory; no space, if its directory, or that of the file before it, needs more than
-    /// is left; contents that cannot be written; why the journal was aborted. Those after it are
-    /// dropped.
+    /// removed directory; no space, if its directory, or that of the file before it, needs more
+    /// than is left; contents that cannot be written; why the journal was aborted. Those after it
+    /// are dropped.
     pub async fn make(&mut self) -> std::result::Result<(), NotMade> {
         if self.waiting.is_empty() {
             return Ok(());

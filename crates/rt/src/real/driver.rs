@@ -93,7 +93,8 @@ impl fmt::Debug for DriverHandle {
     }
 }
 
-/// A thread's promise to reap soon; see [`Rt::reaping`](crate::Rt::reaping). It stays on its thread.
+/// A thread's promise to reap soon; see [`Rt::reaping`](crate::Rt::reaping). It stays on that
+/// thread.
 #[must_use = "dropping it ends the promise"]
 pub struct Reaping(Option<Arc<Crew>>, PhantomData<*const ()>);
 
