@@ -601,6 +601,7 @@ fn wait_until_asleep(thread: rustix::process::Pid) {
 /// A thread that has promised to reap parks, because nothing is in flight. What a worker starts
 /// then is reaped by that worker.
 #[test]
+#[expect(clippy::disallowed_methods, reason = "a thread that nobody joins, in case it hangs")]
 fn a_parked_thread_s_promise_keeps_no_worker_from_reaping() {
     let rt = Rt::real(RealConfig { worker_threads: Some(1), ..RealConfig::default() });
     let lazy = Lazy::new();
