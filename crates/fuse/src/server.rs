@@ -177,18 +177,18 @@ impl Server {
                 let work = pin!(self.perform(&header, group, &operation));
                 let done = self.served.interrupts.run(&header, &operation, work).await;
                 self.note(&header, &operation, done.as_ref().err(), began);
-                if self.served.relatime && matches!(operation, Operation::CopyFileRange { .. }) {
-                    // The kernel knows of reads, but not that a copy reads.
+                // Before the reply: the program may look at the file as soon as it has that.
+                if self.changes_unseen(&operation) {
                     self.invalidate(header.nodeid);
+                }
+                if let Some(nodeid) = set_id {
+                    self.invalidate(nodeid);
                 }
                 match done {
                     Ok(reply) => ticket.send(reply),
                     Err(failure) => ticket.fail(failure),
                 }
-                self.after(&header, &operation);
-                if let Some(nodeid) = set_id {
-                    self.invalidate(nodeid);
-                }
+                self.after(&operation);
             }
             None => {
                 let failure = Failure::from(Errno::NOSYS);
@@ -352,24 +352,27 @@ impl Server {
     }
 
     /// Does what has to happen after the reply is sent.
-    fn after(&self, header: &RequestHeader, operation: &Operation<'_>) {
+    fn after(&self, operation: &Operation<'_>) {
+        if matches!(operation, Operation::Init { .. })
+            && self.is_initialised.load(Ordering::Relaxed)
+            && let Some(ready) = self.ready.lock().take()
+        {
+            ready();
+        }
+    }
+
+    /// Whether an operation changes attributes of its inode without the kernel's knowledge.
+    fn changes_unseen(&self, operation: &Operation<'_>) -> bool {
         match operation {
-            Operation::Init { .. } => {
-                if self.is_initialised.load(Ordering::Relaxed)
-                    && let Some(ready) = self.ready.lock().take()
-                {
-                    ready();
-                }
+            // It changes the inode's ctime.
+            Operation::Ioctl { args, .. } => ops::ioctl::changes(args.cmd),
+            // An access list changes the mode.
+            Operation::Setxattr { name, .. } | Operation::Removexattr { name } => {
+                name.starts_with(ACCESS_LIST)
             }
-            // The kernel does not know that this ioctl has changed the inode's ctime.
-            Operation::Ioctl { args, .. } if ops::ioctl::changes(args.cmd) => self.invalidate(header.nodeid),
-            // The kernel does not know that an access list changes the mode.
-            Operation::Setxattr { name, .. } | Operation::Removexattr { name }
-                if name.starts_with(ACCESS_LIST) =>
-            {
-                self.invalidate(header.nodeid);
-            }
-            _ => {}
+            // A copy reads its source.
+            Operation::CopyFileRange { .. } => self.served.relatime,
+            _ => false,
         }
     }
 
