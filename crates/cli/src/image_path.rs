@@ -102,7 +102,7 @@ impl ImagePath {
         self.split_at_colon().filter(|(_, path)| path.starts_with(b"/")).map(|(image, _)| quote(image))
     }
 
-    /// What is before and behind the last colon that follows the name of a file.
+    /// Splits the argument at its last colon that follows the name of an existing file.
     fn split_at_colon(&self) -> Option<(&[u8], &[u8])> {
         let bytes = self.image.as_os_str().as_bytes();
         let colons = bytes.iter().enumerate().filter(|(_, b)| **b == b':').map(|(at, _)| at);

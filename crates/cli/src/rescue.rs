@@ -244,7 +244,7 @@ enum Style {
     Json {
         is_first: bool,
     },
-    /// Only those that are not whole, on standard error.
+    /// Prints only paths that are not whole, on standard error.
     Errors,
 }
 

@@ -266,7 +266,7 @@ impl Session {
         claimed.map_err(|error| Failure::to_claim(output, error))
     }
 
-    /// The volume in an image, which is opened only once.
+    /// Returns the volume in an image. Opens it at the first call only.
     pub(crate) fn volume(
         &mut self,
         place: &ImagePath,

@@ -35,7 +35,7 @@ impl Whole {
         Some((at, &mut self.bytes[self.done..]))
     }
 
-    /// So much of the piece was read. Returns whether the file goes on.
+    /// Counts bytes that were read into the piece. Returns false at the end of the file.
     pub(crate) fn has_read(&mut self, bytes: usize) -> bool {
         self.done += bytes;
         bytes > 0

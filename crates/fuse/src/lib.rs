@@ -10,11 +10,11 @@
 //! long as it likes. Writes are passed through at once; `fs` commits them every few seconds, and an
 //! fsync makes them durable.
 //!
-//! With [`Settings::writeback`] the kernel keeps what is written, too, and is then the one who
-//! knows a file's size and times. It sends its pages over any writer's handle, and the times
-//! afterwards (SETATTR). So a write changes no times here, and one of a page is not judged: neither
-//! by the file's flags nor by who has it open. It never pauses, because it holds one of the few
-//! places for requests in the background, which readers need. The kernel slows down its writers.
+//! With [`Settings::writeback`] the kernel also caches writes, and then only the kernel knows a
+//! file's size and times. It sends dirty pages through the handle of any writer, and the times
+//! afterwards (SETATTR). So a write changes no times here, and the write of a page is checked
+//! neither against the file's flags nor against the handle's mode. It never pauses: it holds one of
+//! the few slots for background requests, which readers need. The kernel throttles its writers.
 #![deny(unsafe_code)]
 
 mod buffers;

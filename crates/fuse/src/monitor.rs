@@ -15,7 +15,7 @@ use std::path::Path;
 /// Maximum number of supplementary groups of a process (limits.h, `NGROUPS_MAX`).
 const GROUPS_MAX: u32 = 65_536;
 
-/// What is asked: a kind, and a thread's number for the last two.
+/// Kinds of requests. The last two also send the number of a thread.
 const UNMOUNT: u8 = b'u';
 const UNMOUNT_LAZILY: u8 = b'l';
 const CLEAR_DEAD: u8 = b'c';

@@ -27,7 +27,7 @@ pub(crate) struct Served {
     pub(crate) volume: Volume,
     pub(crate) nodes: Nodes,
     pub(crate) handles: Handles,
-    /// For what is read.
+    /// Buffers for the contents of reads.
     pub(crate) buffers: Buffers,
     pub(crate) shown: ShownOwners,
     /// The volume's page cache.

@@ -32,8 +32,8 @@ const COPIED_BYTES_MAX: u64 = 64 << 10;
 const AWAITED_BYTES_MAX: u64 = 256 << 10;
 
 /// The same for a write into the host's page cache: a copy that takes no longer. The ring would
-/// hand it to a kernel thread, which holds the file's lock meanwhile, so that no other write of the
-/// file goes on beside it.
+/// hand it to a kernel thread, which holds the file's lock meanwhile, so that all other writes to
+/// the file would wait.
 const AWAITED_COPY_MAX: u64 = 1 << 20;
 
 /// How to open a [`FileDevice`].

@@ -6,7 +6,7 @@
 //!
 //! | file | what |
 //! |---|---|
-//! | `control_interface` | what a controller is told, and what it may decide |
+//! | `control_interface` | the trait of controllers: events in, decisions out |
 //! | `turn_control` | our controller: how long a writer pauses, when a flusher works |
 //! | `device_limit` | how much of the memory a device may hold |
 //! | `bandwidth` | how fast a device writes |

@@ -1,4 +1,4 @@
-//! Maps of files: repairs maps in place, and writes whole trees anew.
+//! Maps of files: repairs maps in place, and rewrites whole trees.
 
 use super::editor::Editor;
 use super::flips;
@@ -397,7 +397,7 @@ async fn mend_pointers(editor: &mut Editor<'_>, inode: &mut Inode) {
     }
 }
 
-/// Writes a file's map anew. Reuses the blocks of the old map that nobody else claims. Returns
+/// Rewrites a file's map. Reuses the blocks of the old map that no other file claims. Returns
 /// false if there is no space; nothing has changed then.
 pub(super) async fn write(editor: &mut Editor<'_>, inode: &mut Inode, map: &Map) -> bool {
     if !inode.flags().contains(InodeFlags::EXTENTS) {
@@ -453,7 +453,7 @@ pub(super) async fn write(editor: &mut Editor<'_>, inode: &mut Inode, map: &Map)
     true
 }
 
-/// Writes the block pointers that differ, with indirect blocks that nobody else claims.
+/// Writes the block pointers that differ, with indirect blocks that no other file claims.
 async fn write_pointers(editor: &mut Editor<'_>, inode: &mut Inode, map: &Map) -> bool {
     let now = read(editor, inode).await;
     let shared: BTreeSet<u64> = now.nodes.iter().copied().filter(|&at| editor.is_contested(at)).collect();

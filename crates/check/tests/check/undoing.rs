@@ -157,7 +157,7 @@ fn without_an_undo_file_nothing_is_written() {
     let error = rt().block_on(plan.prepare(&device, HERE, &short)).unwrap().unwrap_err();
     assert!(matches!(error, UndoError::TooSmall { .. }), "{error}");
     assert!(device.to_bytes() == before);
-    // A plan is also refused if somebody else has changed the volume since.
+    // A plan is also refused if the volume has changed since.
     let mut raced = before;
     raced[1024 + 0x34] ^= 1;
     let device = MemDevice::from_bytes(raced);

@@ -83,7 +83,7 @@ fn the_kernel_sees_at_once_what_the_server_changes_of_a_mode() {
     bed.shell("umask 77; echo x > f; chmod 640 f; cp -p f copy; test $(stat -c %a copy) = 640");
     bed.shell("ls -l f >/dev/null; setfacl -m u:5:rwx f; test $(stat -c %a f) = 670");
     bed.umount();
-    // A program that somebody else writes to is no set-ID one any more.
+    // A program loses its set-ID bit when another user writes to it.
     bed.mount("allow_other,suid");
     bed.shell("chmod 755 .; cp /usr/bin/id tool; chmod 4777 tool");
     let script = format!("cd '{}' && cat /usr/bin/id 1<> tool && ./tool -u", bed.at.display());

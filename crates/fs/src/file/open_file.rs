@@ -48,10 +48,9 @@ impl OpenFile {
         Self { contents, mapping, pages, options }
     }
 
-    /// The same file, for what a cache above this one writes back. Nobody waits for such a write
-    /// any more, and it may come long after the program's own. So it goes to its place in files
-    /// that are immutable or append-only by now, takes no set-ID bits and no capabilities away, and
-    /// does not pause.
+    /// The same file, for write-back by a cache above this one. Such a write may come long after
+    /// the program's own, which has returned. So it succeeds in files that have become immutable or
+    /// append-only since, keeps set-ID bits and capabilities, and does not pause.
     pub fn behind_cache(&self) -> Self {
         let options =
             FileOptions { append: false, sync: false, datasync: false, from_cache: true, ..self.options };

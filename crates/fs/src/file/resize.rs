@@ -188,7 +188,7 @@ impl OpenFile {
         self.mapping.set_size(bytes).await.map_err(cache_error)
     }
 
-    /// Records a size, and the times of the change unless somebody else sets them.
+    /// Records a size, and the times of the change unless the caller sets them itself.
     fn record(&self, handle: &mut Handle, bytes: u64, dates: Dates) {
         match self.options.keeps_times {
             true => self.contents.record(handle, bytes),

@@ -138,7 +138,7 @@ impl OpenFile {
         Ok(done)
     }
 
-    /// Changes the times, unless somebody else does.
+    /// Changes the times, unless the caller sets them itself.
     pub(super) fn touch(&self) {
         if !self.options.keeps_times {
             self.contents.touch();

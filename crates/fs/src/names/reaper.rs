@@ -51,7 +51,7 @@ impl Namespace {
         drop(self.writer.rt.spawn("reaper", Class::Normal, task));
     }
 
-    /// Deletes unnamed inodes here if there is no task for it, or if it is far behind.
+    /// Deletes unnamed inodes now if no task does it, or if that task is far behind.
     pub(super) async fn tidy(&self) {
         if !self.writer.reaper.is_on() || self.writer.unused.lock().len() > LAG_MAX {
             self.delete_doomed().await;

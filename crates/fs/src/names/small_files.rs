@@ -86,7 +86,7 @@ struct Waiting {
     dir: Node,
     name: Box<[u8]>,
     file: Unlogged,
-    /// The end of its contents in what is staged.
+    /// The end of its contents in the staged bytes.
     staged_end: usize,
 }
 
@@ -107,7 +107,7 @@ impl SmallFiles {
     /// Longest contents of a small file, in bytes.
     pub const FILE_BYTES: usize = FILE_BYTES;
 
-    /// Begins with none.
+    /// Creates an empty list.
     ///
     /// # Errors
     /// [`Error::Permission`] for a caller who may not give files away.

@@ -42,7 +42,7 @@ pub struct Recovery {
 /// be interrupted anywhere and run again. The caller holds the volume's multiple-mount protection.
 ///
 /// # Errors
-/// Those of [`recover`](crate::recover), which runs this first.
+/// The errors of [`recover`](crate::recover), which runs this first.
 pub(crate) fn replay(
     device: Arc<dyn Device>,
     options: OpenOptions,

@@ -66,7 +66,7 @@ impl OwnIds {
             }
         }
         let [users, groups] = kinds.each_ref().map(single);
-        // Otherwise a process could leave groups that deny it something.
+        // Otherwise a process could drop a group whose members are denied access to a file.
         fs::write(format!("/proc/{process}/setgroups"), "deny").map_err(IdError)?;
         write_map(process, &kinds[0], &users).map_err(IdError)?;
         write_map(process, &kinds[1], &groups).map_err(IdError)?;

@@ -86,8 +86,8 @@ fn taken_dates(set: &mut SetAttributes) -> Dates {
     }
 }
 
-/// Whether a request only brings the times of what the kernel has written back, over the handle of
-/// a writer. These are the kernel's own; nobody has asked for them.
+/// Whether a request only carries the times of pages that the kernel has written back, through the
+/// handle of a writer. The kernel sends these by itself, without a call of a program.
 fn is_date_of_contents(served: &Served, args: &SetattrIn) -> Result<bool> {
     let is_date = args.valid & !fattr::LOCKOWNER == fattr::MTIME | fattr::CTIME | fattr::FH;
     let is_own = is_date && served.writeback;

@@ -41,7 +41,7 @@ pub(crate) async fn readdir(served: &Served, args: &ReadIn, plus: Option<&Caller
     }
 }
 
-/// What goes into a reply. If the request is stopped, the kernel is told of nothing.
+/// The entries of a reply. If the request is stopped, the kernel learns of none of their inodes.
 struct Listed<'a> {
     served: &'a Served,
     bytes: Vec<u8>,

@@ -49,13 +49,13 @@ impl Flags {
     }
 }
 
-/// Whether reading what is opened so changes its time of access.
+/// Whether reads through a handle with these flags change the time of access.
 pub(super) fn notes_access(served: &Served, flags: u32) -> bool {
     served.relatime && Flags(flags).reads() && !Flags(flags).has(Flags::NOATIME)
 }
 
-/// What programs wrote is in the kernel's cache, and nobody else changes it. But a read that
-/// changes the time of access has to arrive here, so the kernel then starts without its pages.
+/// The kernel may keep its cached pages, because all writes to the file pass through its cache. But
+/// a read that changes the time of access has to reach the server, so the kernel then drops them.
 fn opened(served: &Served, handle: Handle) -> OpenOut {
     let mut open_flags = fopen::KEEP_CACHE | fopen::NOFLUSH | fopen::PARALLEL_DIRECT_WRITES;
     if let Handle::Live(live) = &handle
@@ -76,7 +76,7 @@ fn live(served: &Served, node: &Node, file: OpenFile, flags: Flags) -> Handle {
 /// How a handle writes. The kernel sends the offset of every write, of those that append, too. So
 /// nothing appends here, except to a file that can only grow.
 fn options(served: &Served, grows_only: bool) -> FileOptions {
-    // With a write-back cache, what is before the end may not have come yet.
+    // With a write-back cache, the kernel may send pages before the end of the file late.
     let append = grows_only && !served.writeback;
     FileOptions { append, keeps_times: served.writeback, ..FileOptions::default() }
 }

@@ -13,8 +13,8 @@ use std::sync::Arc;
 /// Most files and bytes that are read at a time. While they are added, the next ones are read.
 const FILES: usize = 256;
 const BYTES: usize = 1 << 20;
-/// How many reads may hold none of the files asked for before no more is read ahead: files that are
-/// there already are not asked for.
+/// Maximum number of reads in a row that held no requested file. Then nothing more is read ahead:
+/// files that are already on the volume are never requested.
 const MISSES: usize = 8;
 
 /// The sources, shared with the thread that reads them.

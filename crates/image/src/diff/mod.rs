@@ -113,7 +113,7 @@ pub enum Difference {
         /// The value in B, if present.
         b: Option<Vec<u8>>,
     },
-    /// An earlier path of the same file, on one side only, or different on both.
+    /// An earlier path of the same file. Only one side has one, or they differ.
     Links(Option<Vec<u8>>, Option<Vec<u8>>),
     /// Sizes of a regular file.
     Size(u64, u64),

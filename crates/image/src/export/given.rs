@@ -29,9 +29,9 @@ impl Given {
         self.owner == (uid, gid)
     }
 
-    /// The permissions with which a file may be created that is to have this mode and owner. A file
-    /// that others must not open before it is theirs begins as its creator's alone, and so does one
-    /// that even its owner may not write: user attributes can only be set on what can be written.
+    /// The permissions to create a file with that gets this mode and owner in the end. Only its
+    /// creator may open it at first, if others must not before its owner is set, or if not even its
+    /// owner may write: user attributes can only be set on a writable file.
     pub(super) fn first_permissions(given: Option<Self>, mode: u16, owner: (u32, u32)) -> u16 {
         match given {
             Some(given) if given.owner == owner && !given.has_list && mode & OWNER_WRITES != 0 => {
