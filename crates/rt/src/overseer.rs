@@ -334,61 +334,6 @@ mod tests {
         Pin::new(work).poll(&mut Context::from_waker(Waker::noop()))
     }
 
-    /// Work that waits for another task once, and then sets a flag.
-    fn work(rt: &Rt, overseer: &Arc<Overseer>) -> (Overseen<u32>, Arc<AtomicBool>) {
-        let (inside, done) = (rt.clone(), Arc::new(AtomicBool::new(false)));
-        let told = done.clone();
-        let work = overseer.oversee("work", async move {
-            inside.sleep(Nanos::from_millis(1)).await;
-            told.store(true, Ordering::SeqCst);
-            7
-        });
-        (work, done)
-    }
-
-    fn until(rt: &Rt, done: &AtomicBool) {
-        rt.block_on(async {
-            while !done.load(Ordering::SeqCst) {
-                rt.yield_now().await;
-            }
-        })
-        .unwrap();
-    }
-
-    #[test]
-    fn work_is_its_callers_while_that_polls_it() {
-        let rt = Rt::real(RealConfig::default());
-        let overseer = Overseer::new(&rt);
-        let (work, done) = work(&rt, &overseer);
-        assert_eq!(rt.block_on(work).unwrap(), 7);
-        assert!(done.load(Ordering::SeqCst));
-        assert_eq!(rt.block_on(overseer.oversee("ready", async { 8 })).unwrap(), 8);
-        assert_eq!(rt.counter(crate::Counter::TasksSpawned), 0);
-    }
-
-    #[test]
-    fn work_that_is_kept_unpolled_is_done_and_its_caller_has_the_result() {
-        let rt = Rt::real(RealConfig::default());
-        let (mut work, done) = work(&rt, &Overseer::new(&rt));
-        assert!(poll(&mut work).is_pending());
-        until(&rt, &done);
-        assert_eq!(rt.block_on(work).unwrap(), 7);
-    }
-
-    #[test]
-    fn work_that_is_dropped_half_done_or_untouched_is_done() {
-        let rt = Rt::real(RealConfig::default());
-        let overseer = Overseer::new(&rt);
-        for polls in [0, 1] {
-            let (mut work, done) = work(&rt, &overseer);
-            for _ in 0..polls {
-                assert!(poll(&mut work).is_pending());
-            }
-            drop(work);
-            until(&rt, &done);
-        }
-    }
-
     /// Something that work waits for.
     #[derive(Default)]
     struct Gate(Mutex<(bool, Option<Waker>)>);
@@ -410,6 +355,72 @@ mod tests {
                 if gate.0 { Poll::Ready(()) } else { Poll::Pending }
             })
             .await;
+        }
+    }
+
+    /// Work that waits until its gate is open, and then sets a flag.
+    fn work(overseer: &Arc<Overseer>) -> (Overseen<u32>, Arc<Gate>, Arc<AtomicBool>) {
+        let (gate, done) = (Arc::new(Gate::default()), Arc::new(AtomicBool::new(false)));
+        let (inside, told) = (gate.clone(), done.clone());
+        let work = overseer.oversee("work", async move {
+            inside.wait().await;
+            told.store(true, Ordering::SeqCst);
+            7
+        });
+        (work, gate, done)
+    }
+
+    fn until(rt: &Rt, done: &AtomicBool) {
+        rt.block_on(async {
+            while !done.load(Ordering::SeqCst) {
+                rt.yield_now().await;
+            }
+        })
+        .unwrap();
+    }
+
+    #[test]
+    fn work_is_its_callers_while_that_polls_it() {
+        let rt = Rt::real(RealConfig::default());
+        // On a busy machine the caller itself may come later than the usual patience.
+        let watchdog = Watchdog::new(&rt, Nanos::from_secs(600));
+        let overseer = Arc::new(Overseer { rt: rt.clone(), watchdog, woken: Mutex::new(Vec::new()) });
+        let (mut work, gate, done) = work(&overseer);
+        let polled = poll_fn(|cx| {
+            let polled = Pin::new(&mut work).poll(cx);
+            if polled.is_pending() {
+                gate.open();
+            }
+            polled
+        });
+        assert_eq!(rt.block_on(polled).unwrap(), 7);
+        assert!(done.load(Ordering::SeqCst));
+        assert_eq!(rt.block_on(overseer.oversee("ready", async { 8 })).unwrap(), 8);
+        assert_eq!(rt.counter(crate::Counter::TasksSpawned), 0);
+    }
+
+    #[test]
+    fn work_that_is_kept_unpolled_is_done_and_its_caller_has_the_result() {
+        let rt = Rt::real(RealConfig::default());
+        let (mut work, gate, done) = work(&Overseer::new(&rt));
+        assert!(poll(&mut work).is_pending());
+        gate.open();
+        until(&rt, &done);
+        assert_eq!(rt.block_on(work).unwrap(), 7);
+    }
+
+    #[test]
+    fn work_that_is_dropped_half_done_or_untouched_is_done() {
+        let rt = Rt::real(RealConfig::default());
+        let overseer = Overseer::new(&rt);
+        for polls in [0, 1] {
+            let (mut work, gate, done) = work(&overseer);
+            for _ in 0..polls {
+                assert!(poll(&mut work).is_pending());
+            }
+            drop(work);
+            gate.open();
+            until(&rt, &done);
         }
     }
 
@@ -487,9 +498,10 @@ mod tests {
     #[test]
     fn after_the_end_of_the_world_the_caller_does_it() {
         let rt = Rt::real(RealConfig::default());
-        let (mut kept, _) = work(&rt, &Overseer::new(&rt));
+        let (mut kept, gate, _) = work(&Overseer::new(&rt));
         assert!(poll(&mut kept).is_pending());
         let _ = rt.shutdown(Nanos::from_secs(1));
+        gate.open();
         assert_eq!(rt.block_on(kept).unwrap(), 7);
     }
 }
