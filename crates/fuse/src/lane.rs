@@ -5,12 +5,13 @@
 //! that it waits for, and goes on with it. While no request waits, the thread sleeps in the system
 //! call that reads the next one, and workers reap what is in flight.
 
+use crate::lone_syncs::LoneSyncs;
 use crate::{Received, Transport};
 use extant_rt::{Driver, Nanos, Rt, Wait};
 use futures_util::Stream;
 use futures_util::stream::FuturesUnordered;
 use parking_lot::Mutex;
-use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd, poll};
+use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use std::future::poll_fn;
 use std::io::Result;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -27,6 +28,13 @@ const PASS_MAX: Nanos = Nanos::from_micros(100);
 
 /// A request that is being answered.
 pub(crate) type Work = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// A request that has to wait.
+pub(crate) struct Waits {
+    pub(crate) work: Work,
+    /// It may block the thread while no other request waits.
+    pub(crate) blocks: bool,
+}
 
 /// A request that waits. Its panic ends itself only: the caller gets EIO from the ticket that is
 /// dropped, and the panic has been printed.
@@ -93,20 +101,23 @@ impl Driver for Gate {
 
 /// Reads requests until the connection ends, and returns when all are done. `begin` gets a buffer
 /// with a request of so many bytes, may leave another buffer in its place, and returns what has to
-/// wait.
+/// wait. Its last argument tells whether the request is alone: no other waits, and none has arrived.
 ///
 /// # Errors
 /// The connection is broken, or `begin` ends it.
 pub(crate) fn serve(
     rt: &Rt,
     transport: &Arc<dyn Transport>,
+    lone_syncs: &LoneSyncs,
     buffer_bytes: usize,
-    mut begin: impl FnMut(&mut Vec<u8>, usize) -> Result<Option<Work>>,
+    mut begin: impl FnMut(&mut Vec<u8>, usize, &dyn Fn() -> bool) -> Result<Option<Waits>>,
 ) -> Result<()> {
     let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
     let gate = Arc::new(Gate { transport: transport.clone(), reader: Mutex::default(), bell });
     let mut registered = Some(rt.register_driver(gate.clone()));
     let mut waiting = FuturesUnordered::<Waiting>::new();
+    // A sync that may block waits, and nothing else does.
+    let mut is_lone = false;
     // Held while requests wait.
     let mut reaping = None;
     let mut buffer = Vec::new();
@@ -115,7 +126,17 @@ pub(crate) fn serve(
         *gate.reader.lock() = None;
         let began = rt.now();
         for nth in 0..READ_MAX {
-            let is_idle = go_on(&mut waiting, cx);
+            let is_idle = if is_lone && !has_request(&**transport) {
+                // The thread will not reap while it blocks.
+                reaping = None;
+                lone_syncs.poll(rt, || go_on(&mut waiting, cx))
+            } else {
+                go_on(&mut waiting, cx)
+            };
+            is_lone &= !is_idle;
+            if is_lone {
+                reaping.get_or_insert_with(|| rt.reaping());
+            }
             if nth > 0 && !is_idle && rt.now().saturating_sub(began) > PASS_MAX {
                 break;
             }
@@ -138,7 +159,9 @@ pub(crate) fn serve(
             }
             buffer.resize(buffer_bytes, 0);
             let begun = match transport.read(&mut buffer, is_idle) {
-                Ok(Received::Request(bytes)) => begin(&mut buffer, bytes),
+                Ok(Received::Request(bytes)) => {
+                    begin(&mut buffer, bytes, &|| is_idle && !has_request(&**transport))
+                }
                 Ok(Received::Nothing) => {
                     *gate.reader.lock() = Some(cx.waker().clone());
                     return Poll::Pending;
@@ -152,8 +175,9 @@ pub(crate) fn serve(
             match begun {
                 Ok(None) => {}
                 // It is polled again above, with its own waker.
-                Ok(Some(work)) => {
+                Ok(Some(Waits { work, blocks })) => {
                     reaping.get_or_insert_with(|| rt.reaping());
+                    is_lone = blocks && waiting.is_empty();
                     waiting.push(Waiting(Some(work)));
                 }
                 Err(error) => ended = Some(Err(error)),
@@ -177,4 +201,11 @@ fn go_on(waiting: &mut FuturesUnordered<Waiting>, cx: &mut Context<'_>) -> bool 
             Poll::Pending => return false,
         }
     }
+}
+
+/// Whether another request has arrived.
+fn has_request(transport: &dyn Transport) -> bool {
+    let mut fds = [PollFd::from_borrowed_fd(transport.poll_fd(), PollFlags::IN)];
+    // After an error, or a signal, the next read tells.
+    poll(&mut fds, Some(&Timespec::default())).map_or(true, |ready| ready > 0)
 }

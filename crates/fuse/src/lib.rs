@@ -29,6 +29,7 @@ mod inherit;
 mod interrupts;
 mod lane;
 mod listing;
+mod lone_syncs;
 mod metrics;
 mod metrics_socket;
 mod monitor;

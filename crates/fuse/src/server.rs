@@ -3,7 +3,8 @@
 use crate::buffers::Buffers;
 use crate::caller::Who;
 use crate::errno::{Errno, Failure, Result};
-use crate::lane::{self, Work};
+use crate::lane::{self, Waits, Work};
+use crate::lone_syncs::LoneSyncs;
 use crate::metrics::UNKNOWN;
 use crate::ops::xattrs::ACCESS_LIST;
 use crate::served::{MAX_WRITE, Served};
@@ -68,6 +69,7 @@ pub struct Server {
     ready: Mutex<Option<Box<dyn FnOnce() + Send>>>,
     /// For long requests.
     buffers: Buffers,
+    lone_syncs: LoneSyncs,
     is_initialised: AtomicBool,
     /// There is no protocol version that both the kernel and we support.
     is_refused: AtomicBool,
@@ -94,6 +96,7 @@ impl Server {
             kernel_checks: settings.kernel_checks,
             transport,
             served: Served::new(rt, &volume, settings),
+            lone_syncs: LoneSyncs::new(volume.is_direct),
             open: Mutex::new(Some(volume)),
             ready: Mutex::new(Some(Box::new(ready))),
             buffers: Buffers::default(),
@@ -108,8 +111,8 @@ impl Server {
     /// # Errors
     /// The connection is broken, or the kernel is too old.
     pub fn serve(self: &Arc<Self>) -> std::io::Result<()> {
-        lane::serve(&self.rt, &self.transport, BUFFER_BYTES, |buffer, bytes| {
-            let waiting = self.begin(buffer, bytes);
+        lane::serve(&self.rt, &self.transport, &self.lone_syncs, BUFFER_BYTES, |buffer, bytes, is_alone| {
+            let waiting = self.begin(buffer, bytes, is_alone);
             if self.is_refused.load(Ordering::Relaxed) {
                 let words = "the kernel's FUSE is too old; Linux 5.13 or newer is needed";
                 return Err(std::io::Error::new(std::io::ErrorKind::Unsupported, words));
@@ -133,8 +136,15 @@ impl Server {
     }
 
     /// Starts the request in a buffer, and returns it if it has to wait. A long one takes the
-    /// buffer with it.
-    fn begin(self: &Arc<Self>, buffer: &mut Vec<u8>, bytes: usize) -> Option<Work> {
+    /// buffer with it. A sync blocks the thread if the request `is_alone`.
+    fn begin(
+        self: &Arc<Self>,
+        buffer: &mut Vec<u8>,
+        bytes: usize,
+        is_alone: &dyn Fn() -> bool,
+    ) -> Option<Waits> {
+        let opcode = RequestHeader::read_from_prefix(&buffer[..bytes]).map_or(0, |(header, _)| header.opcode);
+        let blocks = self.lone_syncs.may_block(opcode) && is_alone();
         let server = self.clone();
         let mut work: Work = if bytes <= SHORT_BYTES {
             let request = buffer[..bytes].to_vec();
@@ -150,8 +160,9 @@ impl Server {
         // It is polled again with its own waker if it has to wait.
         let mut cx = Context::from_waker(Waker::noop());
         // After a panic the dropped ticket has sent EIO, and the panic was printed.
-        let polled = catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(&mut cx)));
-        matches!(polled, Ok(Poll::Pending)).then_some(work)
+        let mut poll = || catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(&mut cx)));
+        let polled = if blocks { self.lone_syncs.poll(&self.rt, poll) } else { poll() };
+        matches!(polled, Ok(Poll::Pending)).then_some(Waits { work, blocks })
     }
 
     async fn answer(self: &Arc<Self>, bytes: &[u8]) {

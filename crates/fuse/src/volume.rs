@@ -44,6 +44,8 @@ pub struct OpenVolume {
     pub(crate) root: Object,
     pub(crate) is_writable: bool,
     pub(crate) cache: PageCache,
+    /// The host keeps no pages of the image.
+    pub(crate) is_direct: bool,
 }
 
 impl OpenVolume {
@@ -55,6 +57,7 @@ impl OpenVolume {
         let config = CacheConfig::with_budget(options.cache_bytes);
         let cache =
             PageCache::new(rt, config).map_err(|_| Error::NoMemory("the pages of the cache".into()))?;
+        let is_direct = !device.is_cached_by_host();
         let disk = cache.attach(device);
         let (volume, root) = if options.write {
             let mut write = WriteOptions {
@@ -79,7 +82,7 @@ impl OpenVolume {
             let root = volume.root().await?;
             (volume, Object::Stored(root.into()))
         };
-        Ok(Self { volume, root, is_writable: options.write, cache })
+        Ok(Self { volume, root, is_writable: options.write, cache, is_direct })
     }
 
     /// Writes everything and closes the volume; afterwards its image is free.
@@ -87,7 +90,7 @@ impl OpenVolume {
     /// # Errors
     /// Something could not be written.
     pub async fn close(self) -> Result<()> {
-        let Self { volume, root, is_writable, cache } = self;
+        let Self { volume, root, is_writable, cache, is_direct: _ } = self;
         drop(root);
         let closed = if is_writable { volume.close().await } else { Ok(()) };
         match cache.close().await {

@@ -296,8 +296,8 @@ impl Rt {
 
     /// Whether a system call may block the calling thread.
     ///
-    /// True while the thread is in [`Rt::block_on`] and polls its future, since it would wait for
-    /// the answer anyway. False for workers, completions and virtual worlds. I/O that the kernel
+    /// True while the thread is in [`Rt::block_on`] and polls its future, or is in [`Rt::alone`],
+    /// since it would wait for the answer anyway. False for workers, completions and virtual worlds. I/O that the kernel
     /// must hand to one of its own threads, such as a flush, is faster if the calling thread does
     /// it itself: it saves two wakes.
     ///

@@ -78,12 +78,22 @@ impl Rt {
     }
 
     /// Like [`Self::block_on`], on behalf of many who wait for this thread, such as the clients of
-    /// a server: no system call blocks it ([`Rt::may_block`]).
+    /// a server: no system call blocks it ([`Rt::may_block`]), except in [`Self::alone`].
     ///
     /// # Errors
     /// As for [`Self::block_on`].
     pub fn attend<F: Future>(&self, future: F) -> Result<F::Output, RtError> {
         self.wait_for(PollMay::Defer, future)
+    }
+
+    /// In a future that [`Self::attend`] polls, runs a part of that poll during which nobody else
+    /// waits for this thread: system calls may block it, as in [`Self::block_on`]. Elsewhere it
+    /// only runs `part`.
+    pub fn alone<T>(&self, part: impl FnOnce() -> T) -> T {
+        match self.world() {
+            Which::Real(real) => real.alone(part),
+            Which::Virtual(_) => part(),
+        }
     }
 
     fn wait_for<F: Future>(&self, may: PollMay, future: F) -> Result<F::Output, RtError> {

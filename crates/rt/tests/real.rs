@@ -721,8 +721,12 @@ fn only_a_thread_that_polls_what_it_waits_for_may_block() {
     assert!(!rt.may_block());
     let calls = async { (rt.may_block(), rt.may_block_once(), rt.may_defer()) };
     assert_eq!(rt.attend(calls).unwrap(), (false, false, true), "others wait for this thread");
+    let alone = rt.attend(async { rt.alone(|| (rt.may_block(), rt.may_defer())) }).unwrap();
+    assert_eq!(alone, (true, true), "nobody else waits for it meanwhile");
+    assert!(!rt.alone(|| rt.may_block()), "it polls nothing");
     let inside = rt.clone();
-    let task = rt.spawn("task", Class::Normal, async move { inside.may_block() || inside.may_wait() });
+    let tries = async move { inside.alone(|| inside.may_block()) || inside.may_block() || inside.may_wait() };
+    let task = rt.spawn("task", Class::Normal, tries);
     assert_eq!(rt.block_on(task).unwrap(), Ok(false), "others wait for a worker");
     assert!(rt.may_wait() && !rt.block_on(async { world().may_wait() }).unwrap());
     let asks = Arc::new(Asks(world(), AtomicUsize::new(1), Lazy::new(), AtomicBool::new(false)));

@@ -1,6 +1,7 @@
 //! The thread that reads requests.
 
 use super::*;
+use extant_block::{Bio, BioFlags, Claim, IoError, Limits};
 use extant_rt::{Class, RealConfig};
 
 /// It waits for the disk itself: with all workers busy, a file is still read that is not cached.
@@ -35,5 +36,72 @@ fn a_request_that_waits_needs_no_other_thread() {
         assert_eq!(kernel.ask(opcode::READ, nodeid, args.as_bytes()).unwrap(), b"data");
         drop(leave);
         rt.block_on(task).unwrap().unwrap();
+    });
+}
+
+/// A device past the host's page cache that notes for each flush whether it may block the thread
+/// that submits it.
+#[derive(Debug)]
+struct Flushes {
+    below: FileDevice,
+    rt: Rt,
+    may_block: Mutex<Vec<bool>>,
+}
+
+impl Device for Flushes {
+    fn limits(&self) -> &Limits {
+        self.below.limits()
+    }
+
+    fn submit(&self, bio: Bio) {
+        if bio.is_flush() || bio.flags.intersects(BioFlags::PREFLUSH | BioFlags::FUA) {
+            self.may_block.lock().unwrap().push(self.rt.may_block());
+        }
+        self.below.submit(bio);
+    }
+
+    fn claim(&self) -> Result<Claim, IoError> {
+        self.below.claim()
+    }
+}
+
+#[test]
+fn a_sync_without_company_blocks_the_thread_and_no_other_does() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("image");
+    let rt = Rt::real(RealConfig::default());
+    make(&rt, &path);
+    let below = FileDevice::open(&path, FileOptions { write: true, direct: false }).unwrap();
+    let device =
+        Arc::new(Flushes { below: below.driven_by(&rt), rt: rt.clone(), may_block: Mutex::default() });
+    let flushes = device.clone();
+    let flushed = move || std::mem::take(&mut *flushes.may_block.lock().unwrap());
+    serve_device(&rt, device, &path, Settings::default(), |kernel, _| {
+        kernel.init();
+        let files = ["a", "b"].map(|name| kernel.create(1, name));
+        let sync = |(entry, opened): &(EntryOut, OpenOut)| {
+            (entry.nodeid, FsyncIn { fh: opened.fh, ..FsyncIn::default() })
+        };
+        flushed();
+        let (nodeid, args) = sync(&files[0]);
+        kernel.ask(opcode::FSYNC, nodeid, args.as_bytes()).unwrap();
+        let alone = flushed();
+        assert!(!alone.is_empty() && alone.iter().all(|may| *may), "{alone:?}");
+
+        for (entry, opened) in &files {
+            let args = WriteIn { fh: opened.fh, size: 4, ..WriteIn::default() };
+            kernel.ask(opcode::WRITE, entry.nodeid, &[args.as_bytes(), b"data"].concat()).unwrap();
+        }
+        let both = files.each_ref().map(|file| {
+            let (nodeid, args) = sync(file);
+            kernel.prepare(opcode::FSYNC, nodeid, args.as_bytes())
+        });
+        flushed();
+        kernel.arrives.write_all(&[0, 0]).unwrap();
+        for unique in both {
+            kernel.hear(unique).unwrap();
+        }
+        let together = flushed();
+        assert!(!together.is_empty() && !together[0], "the second waits for the first: {together:?}");
     });
 }

@@ -3,7 +3,7 @@
 mod lane;
 mod sandbox;
 
-use extant_block::{FileDevice, FileOptions};
+use extant_block::{Device, FileDevice, FileOptions};
 use extant_fuse::wire::*;
 use extant_fuse::{Monitor, OpenVolume, Received, Server, Settings, Tie, Transport, VolumeOptions};
 use extant_rt::Rt;
@@ -59,12 +59,18 @@ struct Kernel {
 
 impl Kernel {
     fn send(&mut self, opcode: u32, nodeid: u64, body: &[u8]) -> u64 {
+        let unique = self.prepare(opcode, nodeid, body);
+        self.arrives.write_all(&[0]).unwrap();
+        unique
+    }
+
+    /// Sends a request that the server sees once a byte for it arrives.
+    fn prepare(&mut self, opcode: u32, nodeid: u64, body: &[u8]) -> u64 {
         self.unique += 1;
         let len = (size_of::<RequestHeader>() + body.len()) as u32;
         let (unique, uid) = (self.unique, self.uid);
         let header = RequestHeader { len, opcode, unique, nodeid, uid, ..RequestHeader::default() };
         self.requests.send([header.as_bytes(), body].concat()).unwrap();
-        self.arrives.write_all(&[0]).unwrap();
         self.unique
     }
 
@@ -155,8 +161,18 @@ fn make(rt: &Rt, path: &Path) {
 /// Serves a volume that is there.
 fn serve_on(rt: &Rt, path: &Path, settings: Settings, play: impl FnOnce(&mut Kernel, &Server)) {
     let device = FileDevice::open(path, FileOptions { write: true, direct: false }).unwrap();
+    serve_device(rt, Arc::new(device.driven_by(rt)), path, settings, play);
+}
+
+/// Serves the volume on a device, whose file is at `path`.
+fn serve_device(
+    rt: &Rt,
+    device: Arc<dyn Device>,
+    path: &Path,
+    settings: Settings,
+    play: impl FnOnce(&mut Kernel, &Server),
+) {
     let options = VolumeOptions { cache_bytes: 16 << 20, ..VolumeOptions::default() };
-    let device = Arc::new(device.driven_by(rt));
     let volume = rt.block_on(OpenVolume::open(rt, device, options)).unwrap().unwrap();
     let (requests, theirs) = channel();
     let (their_replies, replies) = channel();

@@ -253,6 +253,10 @@ impl Real {
         Reaping::of(&self.engine.crew)
     }
 
+    pub(crate) fn alone<T>(&self, part: impl FnOnce() -> T) -> T {
+        if park::attends(self.engine.crew.address()) { park::polling(PollMay::BLOCK, part) } else { part() }
+    }
+
     pub(crate) fn may_block(&self) -> bool {
         park::may_block()
     }

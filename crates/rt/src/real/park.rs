@@ -44,13 +44,16 @@ fn now() -> PollMay {
     POLL.try_with(Cell::get).unwrap_or(PollMay::Neither)
 }
 
-/// Whether a driver of the crew at this address may defer a request: true if this thread is in
-/// `block_on` or `attend` with that crew and polls its future. The thread starts the deferred
-/// requests after the poll.
+/// Whether this thread is in `block_on` or `attend` with the crew at this address, and polls its
+/// future.
+pub(super) fn attends(crew: usize) -> bool {
+    now() != PollMay::Neither && crew_of_thread() == crew
+}
+
+/// Whether a driver of the crew at this address may defer a request: true if this thread
+/// [`attends`]. It starts the deferred requests after the poll.
 pub(super) fn defer(crew: usize) -> bool {
-    now() != PollMay::Neither
-        && crew_of_thread() == crew
-        && DEFERRED.try_with(|deferred| deferred.set(true)).is_ok()
+    attends(crew) && DEFERRED.try_with(|deferred| deferred.set(true)).is_ok()
 }
 
 /// Whether [`defer`] has been granted since the last call.
