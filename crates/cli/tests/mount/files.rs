@@ -128,3 +128,43 @@ fn a_full_volume_says_so_and_recovers() {
     fs::write(bed.path("g"), &bytes[..2 << 20]).unwrap();
     bed.umount();
 }
+
+#[test]
+fn direct_reads_see_what_was_written_and_fill_no_cache() {
+    if !can_mount() || !have("python3") {
+        return;
+    }
+    let mut bed = Bed::new("48M", &[], "");
+    fs::write(bed.path("big"), noise(2, 8 << 20)).unwrap();
+    bed.umount();
+    bed.mount("");
+    bed.python(
+        r#"
+import mmap
+def cached():
+    for line in os.getxattr(".", "system.extant.metrics").decode().splitlines():
+        if line.startswith("extant_cache_used_bytes"):
+            return int(float(line.split()[-1]))
+def direct(fd, at, size):
+    to = mmap.mmap(-1, size)
+    return bytes(to[:os.preadv(fd, [to], at)])
+buffered = os.open("big", os.O_RDWR)
+raw = os.open("big", os.O_RDWR | os.O_DIRECT)
+before = cached()
+read = b"".join(direct(raw, at << 20, 1 << 20) for at in range(9))
+assert cached() - before < 1 << 20, (before, cached())
+assert len(read) == 8 << 20 and read == os.pread(buffered, 8 << 20, 0)
+os.pwrite(buffered, b"new" * 1000, 5000)
+assert direct(raw, 4096, 8192)[904:3904] == b"new" * 1000
+page = mmap.mmap(-1, 4096)
+page[:] = b"d" * 4096
+os.pwritev(raw, [page], 8192)
+assert direct(raw, 8192, 4096) == b"d" * 4096 == os.pread(buffered, 4096, 8192)
+os.pwrite(buffered, b"end", (8 << 20) + 10000)
+assert direct(raw, 8 << 20, 1 << 20) == bytes(10000) + b"end"
+os.ftruncate(buffered, 6000)
+assert direct(raw, 4096, 4096) == os.pread(buffered, 4096, 4096) and len(direct(raw, 4096, 4096)) == 1904
+"#,
+    );
+    bed.umount();
+}

@@ -9,8 +9,10 @@ use crate::wire::{
     CopyFileRangeIn, CreateIn, EntryOut, FallocateIn, LseekIn, O_TRUNC, OpenIn, OpenOut, ReadIn, Reply, Seek,
     WriteIn, fopen,
 };
+use extant_block::Buf;
 use extant_format::InodeFlags;
 use extant_fs::{Caller, Error, Fallocate, FileOptions, Node, OpenFile};
+use rustix::fs::OFlags;
 use std::sync::Arc;
 
 /// Flags of an open file (asm-generic/fcntl.h).
@@ -21,6 +23,7 @@ impl Flags {
     const EXCL: u32 = 0o200;
     const TRUNC: u32 = O_TRUNC;
     const APPEND: u32 = 0o2000;
+    const DIRECT: u32 = OFlags::DIRECT.bits();
     const NOATIME: u32 = 0o1_000_000;
     /// Set by the kernel when it opens a program to execute it.
     const EXEC: u32 = 0x20;
@@ -160,8 +163,14 @@ pub(crate) async fn tmpfile(served: &Served, parent: u64, caller: &Caller, args:
 }
 
 pub(crate) async fn read(served: &Served, args: &ReadIn) -> Result<Reply> {
-    let mut bytes = served.buffers.take(args.size.min(MAX_WRITE) as usize);
-    let read = match served.handles.get(args.fh)? {
+    let (handle, bytes) = (served.handles.get(args.fh)?, args.size.min(MAX_WRITE) as usize);
+    if let Handle::Live(live) = &handle
+        && Flags(args.flags).has(Flags::DIRECT)
+    {
+        return read_direct(live, args.offset, bytes).await;
+    }
+    let mut bytes = served.buffers.take(bytes);
+    let read = match handle {
         Handle::Live(live) => {
             let read = live.file.read(args.offset, &mut bytes).await?;
             live.note_access().await;
@@ -172,6 +181,19 @@ pub(crate) async fn read(served: &Served, args: &ReadIn) -> Result<Reply> {
     };
     bytes.truncate(read);
     Ok(Reply::Data(bytes))
+}
+
+/// Reads past the cache, unless all of it is there already. So a program that reads much, and keeps
+/// it itself, takes no frames, and what it has just written need not go to the device first.
+async fn read_direct(live: &LiveFile, at: u64, bytes: usize) -> Result<Reply> {
+    let mut buf = Buf::stale(bytes);
+    let (buf, read) = match live.file.try_read(at, &mut buf) {
+        Ok(read) => (buf, Ok(read)),
+        Err(_) => live.file.read_direct(at, buf).await,
+    };
+    let read = read?;
+    live.note_access().await;
+    Ok(Reply::Buf(buf, read))
 }
 
 pub(crate) async fn write(served: &Served, nodeid: u64, args: &WriteIn, data: &[u8]) -> Result<Reply> {

@@ -1,6 +1,7 @@
 //! Replies.
 
 use super::structs::*;
+use extant_block::Buf;
 use zerocopy::IntoBytes;
 
 /// Successful answers.
@@ -16,6 +17,8 @@ pub enum Reply {
     Opened(OpenOut),
     Created(EntryOut, OpenOut),
     Data(Vec<u8>),
+    /// The first bytes of a buffer that a device has filled.
+    Buf(Buf, usize),
     /// Directory entries, and the inodes that they introduce to the kernel.
     Listing(Vec<u8>, Vec<u64>),
     Written(u32),
@@ -49,6 +52,7 @@ impl Reply {
             Self::Data(bytes) | Self::Listing(bytes, _) | Self::Xattr(Xattr::Value(bytes)) => {
                 write([bytes, &[]])
             }
+            Self::Buf(buf, bytes) => write([&buf[..*bytes], &[]]),
             Self::Written(size) => write([WriteOut { size: *size, padding: 0 }.as_bytes(), &[]]),
             Self::Statfs(out) => write([out.as_bytes(), &[]]),
             Self::Xattr(Xattr::Length(size)) => {
