@@ -166,13 +166,19 @@ impl Mapping {
         self.0.begin_write_back(clamped(bytes.into()).pages()).await;
     }
 
-    /// Begins the write-back of a range and drops its clean, unpinned whole pages, like
-    /// `posix_fadvise(2)` with `POSIX_FADV_DONTNEED`. A page that the range covers in part stays,
-    /// unless it is the file's last. Dirty pages stay too, and so do pages that were loaded but not
-    /// read yet.
+    /// Begins the write-back of a range and [drops its clean pages](Self::drop_clean), like
+    /// `posix_fadvise(2)` with `POSIX_FADV_DONTNEED`.
     pub async fn not_needed(&self, bytes: impl Into<ByteRange>) {
         let bytes = clamped(bytes.into());
         self.begin_write_back(bytes).await;
+        self.drop_clean(bytes).await;
+    }
+
+    /// Drops a range's clean, unpinned whole pages. A page that the range covers in part stays,
+    /// unless it is the file's last. Dirty pages stay too, and so do pages that were loaded but not
+    /// read yet.
+    pub async fn drop_clean(&self, bytes: impl Into<ByteRange>) {
+        let bytes = clamped(bytes.into());
         let size = self.size();
         let end = if bytes.end >= size { size.next_multiple_of(PAGE) } else { bytes.end };
         let (first, end) = (bytes.start.div_ceil(PAGE), end / PAGE);

@@ -61,6 +61,11 @@ impl OpenFile {
         self.mapping.not_needed(bytes).await;
     }
 
+    /// Drops the clean whole pages of a range from the cache: the caller keeps what it has read.
+    pub async fn drop_clean(&self, bytes: impl Into<ByteRange>) {
+        self.mapping.drop_clean(bytes).await;
+    }
+
     /// Reads a range ahead without waiting (`POSIX_FADV_WILLNEED`).
     pub async fn will_need(&self, bytes: impl Into<ByteRange>) {
         self.pages.will_need(bytes).await;

@@ -162,30 +162,39 @@ pub(crate) async fn tmpfile(served: &Served, parent: u64, caller: &Caller, args:
     created(served, node, handle)
 }
 
+/// Reads this long are read ahead of.
+const LONG_BYTES: usize = 64 << 10;
+
 pub(crate) async fn read(served: &Served, args: &ReadIn) -> Result<Reply> {
-    let (handle, bytes) = (served.handles.get(args.fh)?, args.size.min(MAX_WRITE) as usize);
+    let (at, asked) = (args.offset, args.size.min(MAX_WRITE) as usize);
+    let handle = served.handles.get(args.fh)?;
+    let is_direct = Flags(args.flags).has(Flags::DIRECT);
     if let Handle::Live(live) = &handle
-        && Flags(args.flags).has(Flags::DIRECT)
+        && (is_direct || asked < LONG_BYTES)
     {
-        return read_direct(live, args.offset, bytes).await;
+        return read_past(live, at, asked).await;
     }
-    let mut bytes = served.buffers.take(bytes);
+    let mut bytes = served.buffers.take(asked);
     let read = match handle {
         Handle::Live(live) => {
-            let read = live.file.read(args.offset, &mut bytes).await?;
+            let read = live.file.read(at, &mut bytes).await?;
+            live.file.drop_clean(at..at + read as u64).await;
             live.note_access().await;
             read
         }
-        Handle::Stored(file) => file.read_at(args.offset, &mut bytes).await?,
+        Handle::Stored(file) => file.read_at(at, &mut bytes).await?,
         Handle::Dir(_) => return Err(Errno::BADF.into()),
     };
     bytes.truncate(read);
     Ok(Reply::Data(bytes))
 }
 
-/// Reads past the cache, unless all of it is there already. So a program that reads much, and keeps
-/// it itself, takes no frames, and what it has just written need not go to the device first.
-async fn read_direct(live: &LiveFile, at: u64, bytes: usize) -> Result<Reply> {
+/// Reads past the cache, unless all of it is there already.
+///
+/// The kernel, or with `O_DIRECT` the program, keeps what it has read. A second copy here would
+/// take a frame, and often fresh memory, for each page. What has just been written still comes from
+/// the cache, so it need not go to the device first.
+async fn read_past(live: &LiveFile, at: u64, bytes: usize) -> Result<Reply> {
     let mut buf = Buf::stale(bytes);
     let (buf, read) = match live.file.try_read(at, &mut buf) {
         Ok(read) => (buf, Ok(read)),
