@@ -30,6 +30,9 @@ pub struct CacheConfig {
     /// does for each inode). By default the first ones wake no one while a timer is set: a wake of
     /// another thread takes longer than the write of a small file.
     pub wake_for_each_file: bool,
+    /// Whether the pages of a long run become free once they are written back. For a cache below
+    /// another one that keeps what is written, such as the kernel's above a FUSE server.
+    pub frees_long_runs: bool,
     /// What happens to pages that cannot be written.
     pub on_write_error: OnWriteError,
     /// Frames without memory, for virtual worlds.
@@ -63,6 +66,7 @@ impl CacheConfig {
             periodic: Nanos::from_secs(5),
             expire: Nanos::from_secs(30),
             wake_for_each_file: false,
+            frees_long_runs: false,
             on_write_error: OnWriteError::default(),
             phantom_frames: false,
             control: Box::new(TurnControl::new()),
@@ -95,6 +99,7 @@ impl CacheConfig {
             periodic: self.periodic,
             expire: self.expire,
             wake_for_each_file: self.wake_for_each_file,
+            frees_long_runs: self.frees_long_runs,
             phantom: self.phantom_frames,
             page_waits: self.page_waits,
             most_dirty_pages: most_dirty(frames),
@@ -133,6 +138,7 @@ pub(crate) struct Settings {
     pub(crate) periodic: Nanos,
     pub(crate) expire: Nanos,
     pub(crate) wake_for_each_file: bool,
+    pub(crate) frees_long_runs: bool,
     pub(crate) phantom: bool,
     pub(crate) page_waits: WaitConfig,
     /// Upper bound on dirty plus write-back pages, even if the limits are higher.

@@ -55,6 +55,8 @@ impl OpenVolume {
     /// The errors of [`Volume::open_writable`] and [`Volume::open`].
     pub async fn open(rt: &Rt, device: Arc<dyn Device>, options: VolumeOptions) -> Result<Self> {
         let config = CacheConfig::with_budget(options.cache_bytes);
+        // The kernel keeps what it has written.
+        let config = CacheConfig { frees_long_runs: true, ..config };
         let cache =
             PageCache::new(rt, config).map_err(|_| Error::NoMemory("the pages of the cache".into()))?;
         let is_direct = !device.is_cached_by_host();

@@ -67,7 +67,15 @@ impl CachedFile {
     }
 
     fn remove_all_now(&self) {
-        let (range, which) = (PageRange::ALL, Which::All);
+        self.remove_now(PageRange::ALL, Which::All);
+    }
+
+    /// Removes the clean pages of a short range.
+    pub(crate) fn drop_clean_now(&self, range: PageRange) {
+        self.remove_now(range, Which::Clean { and_loading: false });
+    }
+
+    fn remove_now(&self, range: PageRange, which: Which) {
         let (mut position, _walk) = self.begin_removal(range, which);
         while self.remove_some(range, which, &mut position, BATCH) {}
     }

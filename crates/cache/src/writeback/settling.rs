@@ -6,7 +6,10 @@ use crate::file::write_run::{RunResult, RunStep, WriteRun};
 use crate::file::{CachedFile, written};
 use crate::page::PAGE;
 use crate::waits::Condition;
-use crate::{CacheError, Cost, Event, OnWriteError, Result};
+use crate::{CacheError, Cost, Event, OnWriteError, PageRange, Result};
+
+/// Runs of this many pages and more are part of a stream, whose pages are not written again soon.
+const LONG_RUN: usize = 16;
 
 /// Why a run failed. It is reported twice. The device learns of it before the pages leave
 /// write-back, because that wakes waiting writers, which must find the device failing. The file's
@@ -66,6 +69,11 @@ impl WriteRun {
             pages.end_run(self.number);
         }
         core.pages.wake(written(file.number));
+        if core.settings.frees_long_runs && self.frames.len() >= LONG_RUN {
+            // The next write may go on in the file's last page, and would have to read it.
+            let PageRange { start, end } = self.pages();
+            file.drop_clean_now(PageRange { start, end: end.min(self.size_bytes / PAGE).max(start) });
+        }
         self.leave_window();
     }
 

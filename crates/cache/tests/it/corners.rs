@@ -148,6 +148,35 @@ fn a_page_that_was_loaded_for_a_reader_is_not_forgotten_before_it_has_read_it() 
 }
 
 #[test]
+fn the_whole_pages_of_a_long_run_are_free_once_they_are_written_back() {
+    const BYTES: u64 = 84 * PAGE + 123;
+    for frees_long_runs in [true, false] {
+        let rt = world();
+        let config = CacheConfig { frees_long_runs, ..CacheConfig::with_budget(4 * MIB) };
+        let (cache, _disk, gate, mapping) = one_file(&rt, config, 1 << 20, 0);
+        let file = mapping.open();
+        let bytes: Vec<u8> = (0..BYTES).map(|n| n as u8 | 1).collect();
+        run(&rt, async {
+            file.write(0, &bytes).await.unwrap();
+            mapping.write_back(..).await.unwrap();
+            assert_eq!(mapping.dirty_pages(), 0);
+            // The last page is not full, and the next write may go on in it.
+            let kept = if frees_long_runs { 1 } else { BYTES.div_ceil(PAGE) };
+            assert_eq!(mapping.cached_pages(), kept);
+            let mut read = vec![0; BYTES as usize];
+            assert_eq!(file.read(0, &mut read).await.unwrap(), read.len());
+            assert!(read == bytes, "they are read from the device");
+            let before = mapping.cached_pages();
+            file.write(0, &bytes[..4 * PAGE_BYTES]).await.unwrap();
+            mapping.write_back(..).await.unwrap();
+            assert_eq!(mapping.cached_pages(), before, "a short run stays");
+        });
+        assert!(gate.mem.to_bytes()[..bytes.len()] == bytes);
+        cache.audit();
+    }
+}
+
+#[test]
 fn pages_that_another_caller_failed_to_write_back_keep_direct_io_from_going_on() {
     let rt = world();
     let (cache, _disk, gate, mapping) = one_file(&rt, CacheConfig::with_budget(MIB), 1 << 16, 0);
