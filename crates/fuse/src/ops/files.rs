@@ -182,7 +182,11 @@ pub(crate) async fn read(served: &Served, args: &ReadIn) -> Result<Reply> {
             live.note_access().await;
             read
         }
-        Handle::Stored(file) => file.read_at(at, &mut bytes).await?,
+        Handle::Stored(file) => {
+            let read = file.read_at(at, &mut bytes).await?;
+            file.drop_clean(at..at + read as u64).await;
+            read
+        }
         Handle::Dir(_) => return Err(Errno::BADF.into()),
     };
     bytes.truncate(read);

@@ -6,7 +6,7 @@ use crate::map::Mapper;
 use crate::view::View;
 use crate::xattr::inline_data;
 use crate::{Error, Result};
-use extant_cache::{CachedOpenFile, WouldWait};
+use extant_cache::{ByteRange, CachedOpenFile, WouldWait};
 use extant_format::{BlockRange, Corrupt, INLINE_HEAD_BYTES, Inode, InodeFlags, Place, Superblock, UintExt};
 use parking_lot::Mutex;
 
@@ -128,6 +128,15 @@ impl File {
             Ok(more) => Ok(done + more),
             Err(_) if done > 0 => Ok(done),
             Err(error) => Err(error),
+        }
+    }
+
+    /// Drops the clean whole pages of a range from the cache: the caller keeps what it has read.
+    pub async fn drop_clean(&self, bytes: impl Into<ByteRange>) {
+        match (&self.live, &self.pages) {
+            (Some(live), _) => live.drop_clean(bytes).await,
+            (None, Some(pages)) => pages.mapping().drop_clean(bytes).await,
+            (None, None) => {}
         }
     }
 
