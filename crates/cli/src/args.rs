@@ -681,7 +681,7 @@ pub(crate) struct BuildArgs {
     ///
     /// Each line is NAME TYPE MODE UID GID MAJOR MINOR START INC COUNT, with - for what the type
     /// does not need: d for a directory, c, b and p for devices and pipes, f for a file of the
-    /// sources, r for a directory with everything in it.
+    /// sources, r for a directory with everything in it. Owners are numbers or names.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     pub(crate) device_table: Option<PathBuf>,
     /// Label files (security.selinux) by path, according to the file_contexts of an SELinux policy

@@ -1,7 +1,7 @@
 //! Builds an image from sources: load, plan, write, rename.
 
 use crate::layout::{self, Contents, Params};
-use crate::source::{FileIdentity, LoadOptions, Stores, load};
+use crate::source::{Below, FileIdentity, KnownOwners, LoadOptions, Stores, load};
 use crate::tree::{NodeId, Tree};
 use crate::write::{Claimed, Image, Progress, directory_of};
 use crate::{BuildError, BuildOptions, Note, Overrides, SizePolicy, Source, Target, VolumeOptions, owner};
@@ -79,11 +79,12 @@ pub fn build(
         layers: options.layers,
         no_acls: options.overrides.no_acls,
         no_xattrs: options.overrides.no_xattrs,
+        below: None,
     };
     let mut notes = Vec::new();
-    let (mut tree, stores) = load(sources, &load_options, rt, &mut notes)?;
+    let (mut tree, mut stores) = load(sources, &load_options, rt, &mut notes)?;
     owner::apply(&mut tree, &options.ownership)?;
-    options.overrides.apply(&mut tree, b"/", options.clamp_time)?;
+    options.overrides.apply(&mut tree, &mut stores, None, (b"/", options.clamp_time), &mut notes)?;
     let source = Loaded { tree, stores, notes, clamp: options.clamp_time };
     write(target, &options.volume, source, rt, progress)
 }
@@ -93,14 +94,23 @@ impl Overrides {
     pub(crate) fn apply(
         &self,
         tree: &mut Tree,
-        top: &[u8],
-        clamp: Option<Timestamp>,
+        stores: &mut Stores,
+        below: Option<&Below<'_>>,
+        (top, clamp): (&[u8], Option<Timestamp>),
+        notes: &mut Vec<Note>,
     ) -> Result<(), BuildError> {
         if let Some(table) = &self.device_table {
             // Files without a time in the sources get the sources' latest time.
             let times = (0..tree.node_slots().fit_u32()).map(|id| tree.node(NodeId(id)).mtime);
             let latest = times.max().unwrap_or_default();
-            table.apply(tree, clamp.unwrap_or(latest))?;
+            let mut owners = KnownOwners::default();
+            if table.has_names() {
+                stores.finish()?;
+                owners = KnownOwners::of(tree, stores, below)?;
+            }
+            let number_of = &mut |of, name: &[u8]| owners.number_of(of, name);
+            table.apply(tree, clamp.unwrap_or(latest), number_of)?;
+            notes.extend(owners.note());
         }
         match &self.file_contexts {
             Some(contexts) => contexts.apply(tree, top),

@@ -3,6 +3,7 @@
 //! The format is that of makedevs and genext2fs (`man genext2fs`), which Buildroot and Yocto write.
 
 use crate::BuildError;
+use crate::source::{NameOf, find_followed};
 use crate::tree::{Kind, Meta, NodeId, Payload, Tree, XattrSetId};
 use extant_format::Timestamp;
 use extant_fs::quote;
@@ -14,23 +15,30 @@ use extant_fs::quote;
 /// device nodes and pipes; `f` for a file of the sources, and `F` for a file that may be missing;
 /// and `r` for a directory with everything in it. With a COUNT, a line creates several nodes. Their
 /// names end with a number that counts from START, and their MINOR grows by INC. A MODE of -1
-/// leaves the mode as it is.
+/// leaves the mode as it is. UID and GID are numbers, or names that the sources, the volume that
+/// they are added to or this host knows.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceTable {
     /// The table's name in messages.
     file: String,
-    lines: Vec<Line>,
+    lines: Vec<Line<Owner>>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Line {
+enum Owner {
+    Number(u32),
+    Name(Vec<u8>),
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Line<Id> {
     number: usize,
     /// The path, without slashes at its ends.
     path: Vec<u8>,
     what: What,
     mode: Option<u16>,
-    uid: u32,
-    gid: u32,
+    uid: Id,
+    gid: Id,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,10 +78,25 @@ impl DeviceTable {
         Ok(Self { file: file.to_owned(), lines })
     }
 
+    /// Whether it names users or groups.
+    pub(crate) fn has_names(&self) -> bool {
+        let is_name = |owner: &Owner| matches!(owner, Owner::Name(_));
+        self.lines.iter().any(|line| is_name(&line.uid) || is_name(&line.gid))
+    }
+
     /// Creates and changes the files that the table lists. New directories and nodes get the given
-    /// time.
-    pub(crate) fn apply(&self, tree: &mut Tree, time: Timestamp) -> Result<(), BuildError> {
-        self.lines.iter().try_for_each(|line| line.apply(tree, time, &self.file))
+    /// time. `number_of` looks up names, and says who does not know one.
+    pub(crate) fn apply(
+        &self,
+        tree: &mut Tree,
+        time: Timestamp,
+        number_of: &mut dyn FnMut(NameOf, &[u8]) -> Result<u32, String>,
+    ) -> Result<(), BuildError> {
+        for line in &self.lines {
+            let of = |problem| failed(&self.file, line.number, problem);
+            line.with_numbers(number_of).map_err(of)?.apply(tree, time, &self.file)?;
+        }
+        Ok(())
     }
 }
 
@@ -81,7 +104,7 @@ fn failed(file: &str, line: usize, problem: String) -> BuildError {
     BuildError::Line { file: file.to_owned(), line, problem }
 }
 
-impl Line {
+impl Line<Owner> {
     fn parse(number: usize, line: &[u8]) -> Result<Self, String> {
         let fields: Vec<&[u8]> =
             line.split(u8::is_ascii_whitespace).filter(|field| !field.is_empty()).collect();
@@ -126,10 +149,32 @@ impl Line {
         if path.iter().any(|name| *name == b"..") || path.is_empty() && what != What::Directory {
             return Err(format!("{} is no path from the root of the volume", quote(name)));
         }
-        let (uid, gid) = (whole("UID", Some(uid))?, whole("GID", Some(gid))?);
+        let owner = |what: &str, field: &[u8]| match field.first() {
+            Some(first) if first.is_ascii_alphabetic() || *first == b'_' => Ok(Owner::Name(field.to_vec())),
+            _ => match str::from_utf8(field).ok().and_then(|digits| digits.parse().ok()) {
+                Some(number) => Ok(Owner::Number(number)),
+                None => Err(format!("{what} is neither a number nor a name: {}", quote(field))),
+            },
+        };
+        let (uid, gid) = (owner("UID", uid)?, owner("GID", gid)?);
         Ok(Self { number, path: path.join(&b'/'), what, mode, uid, gid })
     }
 
+    fn with_numbers(
+        &self,
+        number_of: &mut dyn FnMut(NameOf, &[u8]) -> Result<u32, String>,
+    ) -> Result<Line<u32>, String> {
+        let mut number = |of, owner: &Owner| match owner {
+            Owner::Number(number) => Ok(*number),
+            Owner::Name(name) => number_of(of, name),
+        };
+        let (uid, gid) = (number(NameOf::User, &self.uid)?, number(NameOf::Group, &self.gid)?);
+        let &Self { number, what, mode, .. } = self;
+        Ok(Line { number, path: self.path.clone(), what, mode, uid, gid })
+    }
+}
+
+impl Line<u32> {
     fn apply(&self, tree: &mut Tree, time: Timestamp, file: &str) -> Result<(), BuildError> {
         let wrong = |problem: String| failed(file, self.number, problem);
         let is_made = !matches!(self.what, What::File { .. } | What::Tree);
@@ -143,7 +188,13 @@ impl Line {
         }
         let mut dir = NodeId::ROOT;
         for step in above.split(|&byte| byte == b'/').filter(|step| !step.is_empty()) {
-            dir = match tree.lookup(dir, step).map(|entry| tree.entry_node(entry)) {
+            let there = tree.lookup(dir, step).map(|entry| tree.entry_node(entry));
+            // A link on the way is followed, as makedevs does.
+            let led = match there.map(|node| tree.node(node).kind) {
+                Some(Kind::Symlink) => find_followed(tree, &[&tree.path(dir)[..], b"/", step].concat())?,
+                _ => there,
+            };
+            dir = match led.or(there) {
                 Some(node) if tree.node(node).kind == Kind::Directory => node,
                 Some(_) => return Err(wrong(format!("{} is no directory", quote(step)))),
                 None if is_made => tree.imply_directory(dir, step)?,
@@ -241,7 +292,12 @@ mod tests {
 
     fn applied(text: &str, tree: &mut Tree) -> Result<(), String> {
         let table = DeviceTable::parse("table", text.as_bytes());
-        table.and_then(|table| table.apply(tree, TIME)).map_err(|error| error.to_string())
+        let mut number_of = |of, name: &[u8]| match (of, name) {
+            (NameOf::User, b"games") => Ok(5),
+            (NameOf::Group, b"games") => Ok(60),
+            _ => Err(format!("nobody knows {}", quote(name))),
+        };
+        table.and_then(|table| table.apply(tree, TIME, &mut number_of)).map_err(|error| error.to_string())
     }
 
     fn at(tree: &Tree, path: &str) -> Option<NodeId> {
@@ -260,7 +316,7 @@ mod tests {
         tree.put(bin, b"su", Kind::File, meta(0o644), Payload::None, 0, None).unwrap();
         let text = "# of Buildroot\n/dev d 755 0 0 - - - - -\n/dev/console c 600 0 5 5 1 - - -\n\
             /dev/hda b 640 0 6 3 1 1 2 3\n/bin r -1 1 2 - - - - -\n/bin/su f 4755 0 0 - - - - -\n\
-            /var/run/pipe p 644 7 8 - - - - -\n/none F 644 0 0 - - - - -\n/ d 711 3 4 - - - - -\n";
+            /var/run/pipe p 644 games games - - - - -\n/none F 644 0 0 - - - - -\n/ d 711 3 4 - - - - -\n";
         applied(text, &mut tree).unwrap();
         let seen = |path: &str| {
             let node = tree.node(at(&tree, path).unwrap());
@@ -274,7 +330,7 @@ mod tests {
         assert_eq!(seen("bin/su"), (Kind::File, 0o4755, 0, 0, Payload::None));
         let bin = tree.node(bin);
         assert_eq!((bin.mode, bin.uid, bin.gid), (0o700, 1, 2));
-        assert_eq!(seen("var/run/pipe"), (Kind::Fifo, 0o644, 7, 8, Payload::None));
+        assert_eq!(seen("var/run/pipe"), (Kind::Fifo, 0o644, 5, 60, Payload::None));
         let root = tree.node(NodeId::ROOT);
         assert_eq!((root.mode, root.uid, root.mtime), (0o711, 3, TIME));
     }
@@ -285,7 +341,8 @@ mod tests {
             ("/a c 600 0", "a line is NAME TYPE"),
             ("/a q 600 0 0", "q is no type"),
             ("/a d 999 0 0", "999 is no mode in octal"),
-            ("/a d 755 root 0", "UID is no number: root"),
+            ("/a d 755 -5 0", "UID is neither a number nor a name: -5"),
+            ("/a d 755 0 nobody", "nobody knows nobody"),
             ("/../a d 755 0 0", "is no path from the root"),
             ("/a c 600 0 0 1 1 0 1 4294967295", "are too many"),
             ("/a f 600 0 0", "there is no /a"),

@@ -130,11 +130,7 @@ impl fmt::Display for Note {
                 write!(f, "{archive}: file flags {flags} of {path}{} left out", More(*files))
             }
             Self::NamesOfHost { names } => {
-                write!(
-                    f,
-                    "access lists: numbers taken from this host's /etc/passwd and /etc/group: {}",
-                    names.join(", ")
-                )
+                write!(f, "numbers taken from this host's /etc/passwd and /etc/group: {}", names.join(", "))
             }
             Self::LoneZeros { archive, at, blocks } => {
                 write!(

@@ -106,7 +106,8 @@ pub(crate) struct Node {
     sparse: u32,
     pub(crate) mode: u16,
     pub(crate) kind: Kind,
-    /// A directory implied by a path but not listed by any source.
+    /// A directory implied by a path but not listed by any source; or a symbolic link of the volume
+    /// that sources are added to.
     pub(crate) implied: bool,
 }
 
@@ -392,6 +393,20 @@ impl Tree {
     ) -> Result<NodeId, BuildError> {
         let at = self.store(target)?;
         self.put(dir, name, Kind::Symlink, meta, Payload::Symlink { at }, target.len().to_u64(), None)
+    }
+
+    /// Adds a symbolic link of the volume that sources are added to.
+    pub(crate) fn imply_symlink(
+        &mut self,
+        dir: NodeId,
+        name: &[u8],
+        target: &[u8],
+    ) -> Result<(), BuildError> {
+        let xattrs = XattrSetId::EMPTY;
+        let meta = Meta { mode: 0o777, uid: 0, gid: 0, mtime: Timestamp::default(), xattrs };
+        let node = self.put_symlink(dir, name, meta, target)?;
+        self.node_mut(node).implied = true;
+        Ok(())
     }
 
     /// Adds any other node at `dir`/`name`, replacing what was there.

@@ -271,6 +271,55 @@ fn directories_go_where_a_link_leads_and_those_of_layers_replace_it() {
 }
 
 #[test]
+fn the_order_of_sources_decides_what_stays_behind_a_link_of_the_volume() {
+    let dir = tempfile::tempdir().unwrap();
+    let [one, link, target, file] = ["base", "link", "target", "file"].map(|name| dir.path().join(name));
+    base(&one);
+    symlink("/lib", one.join("usr/twice")).unwrap();
+    symlink("nowhere", one.join("usr/dangling")).unwrap();
+    for (source, name) in [(&link, "lib/x"), (&link, "usr/twice/y"), (&link, "usr/dangling/z")] {
+        fs::create_dir_all(source.join(name).parent().unwrap()).unwrap();
+        fs::write(source.join(name), b"through a link").unwrap();
+    }
+    fs::create_dir_all(target.join("usr/lib")).unwrap();
+    fs::write(target.join("usr/lib/x"), b"directly").unwrap();
+    fs::create_dir_all(file.join("usr")).unwrap();
+    fs::write(file.join("usr/lib"), b"a file").unwrap();
+    let image = |name: &str| dir.path().join(name);
+    let (both, added) = (image("both.img"), image("added.img"));
+    let build = |sources: &[&Path], image: &Path| {
+        extant(args(&["build", "--size", "16M", "-o", image.to_str().unwrap()], sources)).clean();
+    };
+    let there = |path: &str| extant(["cat", &place(&added, path)]).clean_text();
+    // Sources, the file that they must leave, and its contents.
+    let cases: [(&[&Path], _, _); 4] = [
+        (&[&link, &target], "/lib/x", "directly"),
+        (&[&target, &link], "/usr/lib/x", "through a link"),
+        (&[&link, &file], "/lib", "a file"),
+        (&[&file, &link], "/lib/x", "through a link"),
+    ];
+    for (sources, path, contents) in cases {
+        build(&[&[&*one], sources].concat(), &both);
+        build(&[&one], &added);
+        extant(args(&["build", "--into", added.to_str().unwrap()], sources)).clean();
+        fsck(&added);
+        assert_eq!(there(path), contents, "{sources:?}");
+        let diff = ["diff", &place(&both, "/"), &place(&added, "/")];
+        assert_eq!(extant(diff).clean_text(), "", "{sources:?}");
+    }
+    // In a directory of the volume too. Links that lead out of it are followed as files are added.
+    let below = image("below");
+    fs::create_dir(&below).unwrap();
+    fs::rename(&one, below.join("usr")).unwrap();
+    fs::create_dir(below.join("lib")).unwrap();
+    build(&[&below], &added);
+    extant(args(&["build", "--into", &place(&added, "/usr")], &[&target, &link])).clean();
+    fsck(&added);
+    assert_eq!(there("/usr/usr/lib/x"), "through a link");
+    assert_eq!(there("/lib/y"), "through a link");
+}
+
+#[test]
 fn more_attributes_than_a_transaction_holds_are_added() {
     if !have("mke2fs") || !have("e2fsck") || !have("debugfs") {
         return;

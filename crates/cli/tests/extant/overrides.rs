@@ -92,11 +92,33 @@ fn devices_come_from_a_table_and_labels_from_a_policy() {
     fsck(&image);
     assert!(label("/opt/bin/tool").contains(&hex("u:bin")), "{}", label("/opt/bin/tool"));
 
+    // Names of owners are those of the volume, unless the sources have lists of their own.
+    let etc = dir.path().join("users/etc");
+    fs::create_dir_all(&etc).unwrap();
+    fs::write(etc.join("passwd"), "service:x:77:88::/:/bin/false\n").unwrap();
+    fs::write(etc.join("group"), "service:x:88:\n").unwrap();
+    let users = etc.parent().unwrap().to_str().unwrap();
+    extant(["build", users, "--into", image.to_str().unwrap()]).clean();
+    fs::write(table, "/bin/tool f 4711 service service\n").unwrap();
+    extant(["build", tar, "--into", &into, "--device-table", table]).clean();
+    let manifest = dir.path().join("owners.mtree");
+    fs::write(&manifest, "#mtree\n./pipe type=fifo uname=service gname=service\n").unwrap();
+    extant(["build", manifest.to_str().unwrap(), "--into", &into]).clean();
+    fsck(&image);
+    for path in ["/opt/bin/tool", "/opt/pipe"] {
+        let told = run("debugfs", &["-R", &format!("stat {path}"), image.to_str().unwrap()]);
+        let words = told.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(words.contains("User: 77 Group: 88"), "{path}: {told}");
+    }
+
     fs::write(policy, "/.* u:default\n/b(.* u:b\n").unwrap();
-    fs::write(table, "/dev d 755 0 0\n/none f 644 0 0\n").unwrap();
+    fs::write(table, "/dev d 755 root 0\n/none f 644 0 0\n").unwrap();
+    let unknown = format!("{table}.unknown");
+    fs::write(&unknown, "/dev d 755 nobdy7 0\n").unwrap();
     let before = fs::read(&image).unwrap();
     for (option, list, told) in [
         ("--device-table", table, "table, line 2: there is no /none"),
+        ("--device-table", &unknown, "table.unknown, line 1: neither /etc/passwd of the sources nor"),
         ("--file-contexts", policy, "file_contexts, line 2: /b(.*: "),
     ] {
         let ran = extant(["build", tar, "-o", image.to_str().unwrap(), option, list]);

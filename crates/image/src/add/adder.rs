@@ -117,7 +117,7 @@ impl<'a> Adder<'a> {
                         continue;
                     }
                     below.push((self.subdirectory(&dir, entry).await?, id));
-                } else {
+                } else if !tree.node(id).implied {
                     self.file(&dir, entry).await?;
                     self.files += 1;
                 }

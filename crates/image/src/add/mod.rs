@@ -7,7 +7,7 @@ mod small;
 mod waiting;
 
 use crate::build::identity_of;
-use crate::source::{LoadOptions, load};
+use crate::source::{Below, LoadOptions, load};
 use crate::tree::{EntryId, Kind, NodeId, Tree};
 use crate::write::{Progress, directory_of};
 use crate::{BuildError, Note, Overrides, Ownership, Selection, Source, Timestamp, owner, quoted, settle};
@@ -93,8 +93,8 @@ pub struct AddReport {
 /// The result is what [`crate::build`] would create from the volume's own tree and the sources.
 /// Directories are merged and take the attributes of the last source that lists them; anything else
 /// replaces the file of the same name once it is complete. If the volume has a symbolic link to a
-/// directory where a source has a directory, the link's target is used, except when the sources are
-/// layers of an image and list the directory. A path of a layer through a link that leads to
+/// directory where a source has a directory, the link's target is used, except when the source is a
+/// layer of an image and lists the directory. A path of a layer through a link that leads to
 /// nothing creates the directory where the link leads, as containerd and umoci do. With
 /// `clamp_time`, the same additions to the same volume give the same bytes.
 ///
@@ -112,6 +112,7 @@ pub fn add(
     let replaced = identity_of(&options.image);
     // If the image is a disk in /dev, there is no room for a spool next to it.
     let spool_dir = if replaced.is_some() { directory_of(&options.image) } else { std::env::temp_dir() };
+    let image = crate::quoted_path(&options.image);
     let load_options = LoadOptions {
         spool_dir: &spool_dir,
         one_file_system: options.one_file_system,
@@ -123,12 +124,15 @@ pub fn add(
         layers: options.layers,
         no_acls: options.overrides.no_acls,
         no_xattrs: options.overrides.no_xattrs,
+        below: Some(Below::new(rt, &device, &options.directory, &image)),
     };
     let mut notes = Vec::new();
-    let (mut tree, stores) = load(sources, &load_options, rt, &mut notes)?;
+    let (mut tree, mut stores) = load(sources, &load_options, rt, &mut notes)?;
     owner::apply(&mut tree, &options.ownership)?;
-    options.overrides.apply(&mut tree, &options.directory, options.clamp_time)?;
-    let image = crate::quoted_path(&options.image);
+    let place = (&options.directory[..], options.clamp_time);
+    let below = load_options.below.as_ref();
+    options.overrides.apply(&mut tree, &mut stores, below, place, &mut notes)?;
+    drop(load_options);
     let failed = |error| BuildError::Volume { path: image.clone(), error };
     let cache = PageCache::new(rt, CacheConfig::with_budget(CACHE_BYTES))
         .map_err(|error| BuildError::Options(format!("the cache cannot be set up: {error}")))?;

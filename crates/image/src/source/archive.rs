@@ -69,5 +69,5 @@ fn load(
         return images::load_archive(tree, stores, &fresh, name, format, options, notes);
     }
     notes.extend(input.whiteouts());
-    lay(tree, fresh, &name, notes)
+    lay(tree, fresh, &name, options, notes)
 }

@@ -1,6 +1,7 @@
 //! Merges one tree over another: first removes what the upper one hides, then its nodes replace or
 //! join those below.
 
+use super::LoadOptions;
 use super::apply_whiteouts;
 use super::lost::Lost;
 use super::tree_paths;
@@ -14,6 +15,7 @@ pub(super) fn lay(
     tree: &mut Tree,
     upper: Tree,
     source: &str,
+    options: &LoadOptions<'_>,
     notes: &mut Vec<Note>,
 ) -> Result<(), BuildError> {
     let below = (0..upper.node_slots().fit_u32()).filter_map(|id| match upper.node(NodeId(id)).payload {
@@ -30,8 +32,10 @@ pub(super) fn lay(
     for hidden in hidden {
         apply_whiteouts::hide(tree, &upper, hidden);
     }
-    if upper.is_layered() {
-        tree.mark_layered();
+    match &options.below {
+        _ if upper.is_layered() => tree.mark_layered(),
+        Some(below) => below.imply_links(tree, &upper)?,
+        None => {}
     }
     if tree.is_blank() {
         let (hidden, is_layered) = (tree.hidden().to_vec(), tree.is_layered());

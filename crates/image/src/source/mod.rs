@@ -19,12 +19,17 @@ mod store;
 mod strip;
 mod tar;
 mod tree_paths;
+mod volume_links;
 mod walk;
 mod whiteout_marks;
 
+pub(crate) use acl_text::NameOf;
 pub(crate) use lost::Lost;
+pub(crate) use owners::KnownOwners;
 pub(crate) use reader::{Origin, Reader};
 pub(crate) use store::Stores;
+pub(crate) use tree_paths::find_followed;
+pub(crate) use volume_links::Below;
 
 use crate::tree::Tree;
 use crate::{BuildError, Note, Selection, Source, quoted_path, settle};
@@ -51,6 +56,8 @@ pub(crate) struct LoadOptions<'a> {
     /// Whether to leave out access lists, and all other attributes.
     pub(crate) no_acls: bool,
     pub(crate) no_xattrs: bool,
+    /// The volume that the sources are added to.
+    pub(crate) below: Option<Below<'a>>,
 }
 
 /// Device major, device minor and inode number of a file.
@@ -74,19 +81,19 @@ pub(crate) fn load(
                     let (mut layer, _) = walk::walk(Tree::new(), &stores, root, options, rt)?;
                     whiteout_marks::take_marks(&mut layer, &quoted_path(&path))?;
                     layer.mark_layered();
-                    merge_trees::lay(&mut tree, layer, &quoted_path(&path), notes)?;
-                } else if tree.is_blank() {
+                    merge_trees::lay(&mut tree, layer, &quoted_path(&path), options, notes)?;
+                } else if tree.is_blank() && options.below.is_none() {
                     let whiteouts;
                     (tree, whiteouts) = walk::walk(tree, &stores, root, options, rt)?;
                     notes.extend(whiteouts);
                 } else {
                     let (upper, whiteouts) = walk::walk(Tree::new(), &stores, root, options, rt)?;
                     notes.extend(whiteouts);
-                    merge_trees::lay(&mut tree, upper, &quoted_path(&path), notes)?;
+                    merge_trees::lay(&mut tree, upper, &quoted_path(&path), options, notes)?;
                 }
             }
             Resolved::Stdin => archive::load_stdin(&mut tree, &mut stores, options, notes)?,
-            Resolved::Manifest(path) => mtree::load(&mut tree, &mut stores, &path, notes)?,
+            Resolved::Manifest(path) => mtree::load(&mut tree, &mut stores, &path, options, notes)?,
             Resolved::Archive(path) => archive::load_file(&mut tree, &mut stores, &path, options, notes)?,
             Resolved::Image(path, format) => {
                 images::load_directory(&mut tree, &mut stores, &path, format, options, notes)?;
@@ -96,7 +103,7 @@ pub(crate) fn load(
     options.selection.prune(&mut tree);
     override_stat::apply(&mut tree);
     strip::strip(&mut tree, options.no_acls, options.no_xattrs);
-    named_acls::resolve(&mut tree, &mut stores, notes)?;
+    named_acls::resolve(&mut tree, &mut stores, options, notes)?;
     settle::follow_access_lists(&mut tree);
     Ok((tree, stores))
 }

@@ -1,17 +1,16 @@
 //! Access lists of archives that name users and groups (`SCHILY.acl.*`, as GNU tar writes them).
 //!
 //! The names come from the machine that packed the archive. Numbers are looked up in the archive's
-//! headers, then in the sources' own `/etc/passwd` and `/etc/group`, then in this host's, with a
-//! note.
+//! headers, then in the sources' own `/etc/passwd` and `/etc/group`, or else in those of the volume
+//! that they are added to, then in this host's, with a note.
 
 use super::acl_text::{NameOf, acl_from_text};
-use super::owners::Owners;
-use super::{Origin, Reader, Stores, tree_paths};
+use super::owners::{KnownOwners, Owners};
+use super::{LoadOptions, Origin, Reader, Stores, tree_paths};
 use crate::tree::{Kind, NodeId, Tree, Xattr, XattrSetId};
 use crate::{BuildError, Note, quoted};
 use extant_format::UintExt;
-use extant_fs::quote;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 /// Names of attributes whose value is an access list in text. On a volume, no attribute has such a
 /// name.
@@ -21,19 +20,25 @@ const ACCESS: &[u8] = b"system.posix_acl_access";
 const DEFAULT: &[u8] = b"system.posix_acl_default";
 
 /// Maximum number of bytes to read of `/etc/passwd` or `/etc/group`; the rest is ignored.
-const MOST_BYTES: u64 = 16 << 20;
+pub(super) const MOST_BYTES: u64 = 16 << 20;
 
 /// Converts all lists in text to the binary form that inodes store.
 ///
 /// # Errors
 /// A list is malformed, or contains a name that is not found anywhere.
-pub(crate) fn resolve(tree: &mut Tree, stores: &mut Stores, notes: &mut Vec<Note>) -> Result<(), BuildError> {
+pub(crate) fn resolve(
+    tree: &mut Tree,
+    stores: &mut Stores,
+    options: &LoadOptions<'_>,
+    notes: &mut Vec<Note>,
+) -> Result<(), BuildError> {
     let is_text = |set: &[Xattr]| set.iter().any(|xattr| binary_name(&xattr.name).is_some());
     if !tree.xattr_sets().any(is_text) {
         return Ok(());
     }
     stores.finish()?;
-    let mut known = Known::of(tree, stores)?;
+    let others = KnownOwners::of(tree, stores, options.below.as_ref())?;
+    let mut known = Known { headers: &stores.owners, others };
     let mut sets: BTreeMap<XattrSetId, XattrSetId> = BTreeMap::new();
     for id in (0..tree.node_slots().fit_u32()).map(NodeId) {
         let (old, names) = (tree.node(id).xattrs, tree.node(id).names);
@@ -54,9 +59,7 @@ pub(crate) fn resolve(tree: &mut Tree, stores: &mut Stores, notes: &mut Vec<Note
         };
         tree.node_mut(id).xattrs = new;
     }
-    if !known.of_host.is_empty() {
-        notes.push(Note::NamesOfHost { names: known.of_host.into_iter().collect() });
-    }
+    notes.extend(known.others.note());
     Ok(())
 }
 
@@ -71,23 +74,10 @@ fn binary_name(name: &[u8]) -> Option<&'static [u8]> {
 
 struct Known<'a> {
     headers: &'a Owners,
-    sources: Owners,
-    host: Owners,
-    /// Names found only on the host, with their numbers, as text.
-    of_host: BTreeSet<String>,
+    others: KnownOwners,
 }
 
-impl<'a> Known<'a> {
-    fn of(tree: &Tree, stores: &'a Stores) -> Result<Self, BuildError> {
-        let (mut sources, mut host) = (Owners::default(), Owners::default());
-        for (of, name) in [(NameOf::User, "passwd"), (NameOf::Group, "group")] {
-            sources.read(of, &file_in_etc(tree, stores, name.as_bytes())?);
-            // A host without this file has no names.
-            host.read(of, &std::fs::read(format!("/etc/{name}")).unwrap_or_default());
-        }
-        Ok(Self { headers: &stores.owners, sources, host, of_host: BTreeSet::new() })
-    }
-
+impl Known<'_> {
     fn resolve_set(&mut self, set: &[Xattr]) -> Result<Vec<Xattr>, String> {
         let mut resolved = Vec::with_capacity(set.len());
         for xattr in set {
@@ -106,37 +96,28 @@ impl<'a> Known<'a> {
     }
 
     fn number_of(&mut self, of: NameOf, name: &str) -> Result<u32, String> {
-        if let Some(number) = self.headers.get(of, name).or(self.sources.get(of, name)) {
+        if let Some(number) = self.headers.get(of, name) {
             return Ok(number);
         }
-        let (who, file) = match of {
-            NameOf::User => ("user", "passwd"),
-            NameOf::Group => ("group", "group"),
-        };
-        let name_quoted = quote(name.as_bytes());
-        match self.host.get(of, name) {
-            Some(number) => {
-                self.of_host.insert(format!("{who} {name_quoted} = {number}"));
-                Ok(number)
-            }
-            None => Err(format!(
-                "it names the {who} {name_quoted}, which neither the archive nor /etc/{file} of the sources or of this \
-                 host knows; pack with tar --no-acls, or with bsdtar, which writes numbers"
-            )),
-        }
+        self.others.number_of(of, name.as_bytes()).map_err(|unknown| {
+            format!(
+                "it names someone whom the archive does not know, and {unknown}; pack with tar --no-acls, or with \
+                 bsdtar, which writes numbers"
+            )
+        })
     }
 }
 
-/// The contents of a regular file in the tree's `/etc`; empty if there is none.
-pub(super) fn file_in_etc(tree: &Tree, stores: &Stores, name: &[u8]) -> Result<Vec<u8>, BuildError> {
-    let Some(etc) = tree_paths::directory(tree, b"etc")? else { return Ok(Vec::new()) };
-    let Some(entry) = tree.lookup(etc, name) else { return Ok(Vec::new()) };
+/// The contents of a regular file in the tree's `/etc`.
+pub(super) fn file_in_etc(tree: &Tree, stores: &Stores, name: &[u8]) -> Result<Option<Vec<u8>>, BuildError> {
+    let Some(etc) = tree_paths::directory(tree, b"etc")? else { return Ok(None) };
+    let Some(entry) = tree.lookup(etc, name) else { return Ok(None) };
     let node = tree.node(tree.entry_node(entry));
     if node.kind != Kind::File {
-        return Ok(Vec::new());
+        return Ok(None);
     }
     let mut bytes = vec![0; node.size.min(MOST_BYTES).to_usize()];
     let from = Origin { tree, stores, clamp: None, time_range: (i64::MIN, i64::MAX) };
     Reader::default().read(from, entry, 0, &mut bytes)?;
-    Ok(bytes)
+    Ok(Some(bytes))
 }

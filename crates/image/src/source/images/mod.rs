@@ -93,7 +93,7 @@ fn load(
     let last = layers.len().saturating_sub(1);
     for (n, layer) in layers.into_iter().enumerate() {
         stores.begin_tree(n == last);
-        add_layer(tree, stores, layer, &name, notes)?;
+        add_layer(tree, stores, layer, &name, options, notes)?;
     }
     Ok(())
 }
@@ -134,6 +134,7 @@ fn add_layer(
     stores: &mut Stores,
     layer: Layer,
     image: &str,
+    options: &LoadOptions<'_>,
     notes: &mut Vec<Note>,
 ) -> Result<(), BuildError> {
     let Layer { blob, name, digest } = layer;
@@ -151,7 +152,7 @@ fn add_layer(
         let mut input = Input::file(blob.file, archive, blob.start, blob.len, name.clone());
         tar::read(&mut upper, Some(tree), stores, &mut input)?;
         notes.extend(input.finish(true)?);
-        return lay(tree, upper, &name, notes);
+        return lay(tree, upper, &name, options, notes);
     }
     let hash = Arc::new(Mutex::new(Hash::of(digest.text()).map_err(bad)?));
     let stream: decode::Stream = match &digest {
@@ -170,7 +171,7 @@ fn add_layer(
     stores.finish()?;
     let found = hash.lock().finish();
     digest::compare(digest.text(), &found).map_err(bad)?;
-    lay(tree, upper, &name, notes)
+    lay(tree, upper, &name, options, notes)
 }
 
 /// `os/architecture[/variant]`, as in manifests and configurations.

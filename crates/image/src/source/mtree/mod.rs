@@ -6,15 +6,13 @@
 mod parse;
 
 use super::acl_text::NameOf;
-use super::named_acls::file_in_etc;
-use super::owners::Owners;
-use super::{Stores, tree_paths};
+use super::owners::KnownOwners;
+use super::{LoadOptions, Stores, tree_paths};
 use crate::tree::{Kind, Meta, NodeId, Payload, Tree, XattrSetId};
 use crate::{BuildError, Note, quoted_path};
 use extant_format::{Timestamp, UintExt};
 use extant_fs::quote;
 use parse::{Entry, parse};
-use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
@@ -46,6 +44,7 @@ pub(super) fn load(
     tree: &mut Tree,
     stores: &mut Stores,
     path: &Path,
+    options: &LoadOptions<'_>,
     notes: &mut Vec<Note>,
 ) -> Result<(), BuildError> {
     let fail = |error| BuildError::Source { action: "read", path: quoted_path(path), error };
@@ -60,16 +59,15 @@ pub(super) fn load(
     let entries = parse(&text).map_err(|(line, problem)| wrong(line, problem))?;
     drop(text);
     stores.finish()?;
-    let mut manifest = Manifest { is_first: tree.is_blank(), host: None, names: Names::of(tree, stores)? };
+    let names = KnownOwners::of(tree, stores, options.below.as_ref())?;
+    let mut manifest = Manifest { is_first: tree.is_blank(), host: None, names };
     for entry in &entries {
         manifest.apply(tree, stores, entry).map_err(|problem| match problem {
             Problem::Of(problem) => wrong(entry.line, problem),
             Problem::Build(error) => error,
         })?;
     }
-    if !manifest.names.of_host.is_empty() {
-        notes.push(Note::NamesOfHost { names: manifest.names.of_host.into_iter().collect() });
-    }
+    notes.extend(manifest.names.note());
     Ok(())
 }
 
@@ -96,7 +94,7 @@ struct Manifest {
     is_first: bool,
     /// The host's root directory as a store, once a file of the host is needed.
     host: Option<u16>,
-    names: Names,
+    names: KnownOwners,
 }
 
 impl Manifest {
@@ -262,45 +260,4 @@ enum Made {
         time: Timestamp,
     },
     Node(Payload),
-}
-
-/// Numbers of users and groups by name: first those of the sources, then those of this host.
-struct Names {
-    sources: Owners,
-    host: Owners,
-    /// Names found only on the host, with their numbers, as text.
-    of_host: BTreeSet<String>,
-}
-
-impl Names {
-    fn of(tree: &Tree, stores: &Stores) -> Result<Self, BuildError> {
-        let (mut sources, mut host) = (Owners::default(), Owners::default());
-        for (of, name) in [(NameOf::User, "passwd"), (NameOf::Group, "group")] {
-            sources.read(of, &file_in_etc(tree, stores, name.as_bytes())?);
-            // A host without this file has no names.
-            host.read(of, &std::fs::read(format!("/etc/{name}")).unwrap_or_default());
-        }
-        Ok(Self { sources, host, of_host: BTreeSet::new() })
-    }
-
-    fn number_of(&mut self, of: NameOf, name: &[u8]) -> Result<u32, String> {
-        let name = String::from_utf8_lossy(name);
-        if let Some(number) = self.sources.get(of, &name) {
-            return Ok(number);
-        }
-        let (who, file) = match of {
-            NameOf::User => ("user", "passwd"),
-            NameOf::Group => ("group", "group"),
-        };
-        let quoted = quote(name.as_bytes());
-        match self.host.get(of, &name) {
-            Some(number) => {
-                self.of_host.insert(format!("{who} {quoted} = {number}"));
-                Ok(number)
-            }
-            None => Err(format!(
-                "neither /etc/{file} of the sources nor that of this host knows the {who} {quoted}"
-            )),
-        }
-    }
 }

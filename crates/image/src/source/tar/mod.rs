@@ -272,6 +272,8 @@ impl Entry<'_> {
             }
             (_, None) => None,
         };
+        // A link that only the volume has is none of the files before.
+        let target = target.filter(|(_, node)| node.kind == Kind::Directory || !node.implied);
         let (target, node) =
             target.ok_or_else(|| input.bad(format!("hard link to {what}, which came not before")))?;
         if node.kind == Kind::Directory {
