@@ -1,6 +1,6 @@
 //! Archives, as read by other programs.
 
-use crate::testbed::{assert_same, extant, have, look, mke2fs, mounted, noise, place, run};
+use crate::testbed::{assert_same, extant, have, is_root, look, mke2fs, mounted, noise, place, run};
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
@@ -141,15 +141,26 @@ fn copies_inherit_no_access_list() {
     }
     let dir = tempfile::tempdir().unwrap();
     let (source, image, to) = (dir.path().join("source"), dir.path().join("image"), dir.path().join("to"));
-    fs::create_dir_all(source.join("dir")).unwrap();
+    fs::create_dir_all(source.join("dir/sub")).unwrap();
     fs::create_dir(&to).unwrap();
-    fs::write(source.join("dir/file"), "secret").unwrap();
-    run("chmod", &["660", source.join("dir/file").to_str().unwrap()]);
+    for file in ["dir/file", "dir/sub/file"].map(|file| source.join(file)) {
+        fs::write(&file, "secret").unwrap();
+        run("chmod", &["660", file.to_str().unwrap()]);
+    }
+    if is_root() {
+        // New directories get this group too, and pass it on.
+        run("chgrp", &["4321", to.to_str().unwrap()]);
+        run("chmod", &["2777", to.to_str().unwrap()]);
+    }
     run("setfacl", &["-d", "-m", "u:1234:rwx", to.to_str().unwrap()]);
     extant(["build".as_ref(), source.as_os_str(), "-o".as_ref(), image.as_os_str()]).clean();
     extant(["cp", &place(&image, "/dir"), to.join("dir").to_str().unwrap()]).clean();
     let lists = run("getfacl", &["-R", "-n", "-c", "-p", to.join("dir").to_str().unwrap()]);
     assert!(lists.contains("group::rw-") && !lists.contains("1234") && !lists.contains("default"), "{lists}");
+    let of = |path: &Path| (path.metadata().unwrap().gid(), path.metadata().unwrap().mode() & 0o7777);
+    for path in ["dir", "dir/sub", "dir/file", "dir/sub/file"] {
+        assert_eq!(of(&to.join(path)), of(&source.join(path)), "{path}");
+    }
 }
 
 /// The depth limit is that of the commands: a deeper volume is sound, and they report that they

@@ -88,11 +88,13 @@ struct Level {
     path: Vec<u8>,
     /// What new files in it get, once there is one.
     given: Option<Given>,
+    /// It was made by this copy, and so got the same.
+    is_new: bool,
 }
 
 impl Level {
     fn new(dir: HostDir, inode: Option<Inode>, name: Vec<u8>, path: Vec<u8>) -> Self {
-        Self { dir, inode, name, path, given: None }
+        Self { dir, inode, name, path, given: None, is_new: false }
     }
 }
 
@@ -136,7 +138,7 @@ impl<'a> Copy<'a> {
         self.leave_to(depth).await;
         let name = SafeName::new(name).ok_or(io::Error::from(Errno::INVAL))?;
         let parent = &self.stack.last().expect("the destination stays open").dir;
-        let (dir, name) = (parent.make_child(name)?, name.as_bytes().to_vec());
+        let ((dir, _), name) = (parent.make_child(name)?, name.as_bytes().to_vec());
         self.stack.push(Level::new(dir, None, name, Vec::new()));
         Ok(())
     }
@@ -146,7 +148,8 @@ impl<'a> Copy<'a> {
         while self.stack.len() > depth.max(1) || (depth == 0 && !self.stack.is_empty()) {
             let Some(level) = self.stack.pop() else { return };
             if let Some(inode) = level.inode {
-                self.set_attributes(Target::Open(level.dir.as_fd()), &level.path, &inode, None, None).await;
+                let given = level.given.filter(|_| level.is_new);
+                self.set_attributes(Target::Open(level.dir.as_fd()), &level.path, &inode, given, None).await;
             }
         }
     }
@@ -193,13 +196,20 @@ impl<'a> Copy<'a> {
     /// Creates the inode under a name. Returns whether the name exists now.
     async fn make(&mut self, name: SafeName<'_>, path: &[u8], inode: &Inode) -> Result<bool, ExportError> {
         let Some(kind) = inode.kind() else { return Ok(false) };
-        let parent = &self.stack.last().expect("the destination stays open").dir;
         if kind == FileKind::Directory {
-            let dir = parent.make_child(name)?;
-            let name = name.as_bytes().to_vec();
-            self.stack.push(Level::new(dir, Some(inode.clone()), name, path.to_vec()));
+            let parent = self.stack.last_mut().expect("the destination stays open");
+            let (dir, is_new) = parent.dir.make_child(name)?;
+            let mut level = Level::new(dir, Some(inode.clone()), name.as_bytes().to_vec(), path.to_vec());
+            if is_new {
+                // It passes on what it was given itself: its group, and its directory's list.
+                let ask = || Given::ask(&parent.dir, Target::Open(level.dir.as_fd()));
+                parent.given = parent.given.or_else(ask);
+                (level.given, level.is_new) = (parent.given, true);
+            }
+            self.stack.push(level);
             return Ok(true);
         }
+        let parent = &self.stack.last().expect("the destination stays open").dir;
         if let Some(first) = self.links.earlier(inode) {
             let (dir, old) = self.stack[0].dir.parent_of(&first)?;
             match parent.create_link(name, &dir, old) {

@@ -52,10 +52,12 @@ impl HostDir {
         Ok(Self(rustix::fs::openat(&self.0, name.0, flags, Mode::empty())?))
     }
 
-    /// Creates a subdirectory accessible only to its owner, or opens an existing one.
-    pub(super) fn make_child(&self, name: SafeName<'_>) -> io::Result<Self> {
+    /// Creates a subdirectory accessible only to its owner, or opens an existing one. Also returns
+    /// whether it is new.
+    pub(super) fn make_child(&self, name: SafeName<'_>) -> io::Result<(Self, bool)> {
         match rustix::fs::mkdirat(&self.0, name.0, Mode::RWXU) {
-            Ok(()) | Err(Errno::EXIST) => self.open_child(name),
+            Ok(()) => Ok((self.open_child(name)?, true)),
+            Err(Errno::EXIST) => Ok((self.open_child(name)?, false)),
             Err(errno) => Err(errno.into()),
         }
     }
