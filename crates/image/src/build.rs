@@ -1,7 +1,8 @@
 //! Builds an image from sources: load, plan, write, rename.
 
+use crate::devices::Surroundings;
 use crate::layout::{self, Contents, Params};
-use crate::source::{Below, FileIdentity, KnownOwners, LoadOptions, Stores, load};
+use crate::source::{Below, FileIdentity, KnownOwners, LoadOptions, NameOf, Stores, find_followed, load};
 use crate::tree::{NodeId, Tree};
 use crate::write::{Claimed, Image, Progress, directory_of};
 use crate::{BuildError, BuildOptions, Note, Overrides, SizePolicy, Source, Target, VolumeOptions, owner};
@@ -103,19 +104,35 @@ impl Overrides {
             // Files without a time in the sources get the sources' latest time.
             let times = (0..tree.node_slots().fit_u32()).map(|id| tree.node(NodeId(id)).mtime);
             let latest = times.max().unwrap_or_default();
-            let mut owners = KnownOwners::default();
+            let mut around = Around(KnownOwners::default());
             if table.has_names() {
                 stores.finish()?;
-                owners = KnownOwners::of(tree, stores, below)?;
+                around = Around(KnownOwners::of(tree, stores, below)?);
             }
-            let number_of = &mut |of, name: &[u8]| owners.number_of(of, name);
-            table.apply(tree, clamp.unwrap_or(latest), number_of)?;
-            notes.extend(owners.note());
+            table.apply(tree, clamp.unwrap_or(latest), &mut around)?;
+            notes.extend(around.0.note());
         }
         match &self.file_contexts {
             Some(contexts) => contexts.apply(tree, top),
             None => Ok(()),
         }
+    }
+}
+
+/// What surrounds a device table.
+struct Around(KnownOwners);
+
+impl Surroundings for Around {
+    fn user(&mut self, name: &[u8]) -> Result<u32, String> {
+        self.0.number_of(NameOf::User, name)
+    }
+
+    fn group(&mut self, name: &[u8]) -> Result<u32, String> {
+        self.0.number_of(NameOf::Group, name)
+    }
+
+    fn follow(&self, tree: &Tree, path: &[u8]) -> Result<Option<NodeId>, BuildError> {
+        find_followed(tree, path)
     }
 }
 

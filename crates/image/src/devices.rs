@@ -3,7 +3,6 @@
 //! The format is that of makedevs and genext2fs (`man genext2fs`), which Buildroot and Yocto write.
 
 use crate::BuildError;
-use crate::source::{NameOf, find_followed};
 use crate::tree::{Kind, Meta, NodeId, Payload, Tree, XattrSetId};
 use extant_format::Timestamp;
 use extant_fs::quote;
@@ -50,6 +49,16 @@ enum What {
     Device { kind: Kind, major: u32, minor: u32, several: Option<Several> },
 }
 
+/// What a table needs to know about the files and users around it.
+pub(crate) trait Surroundings {
+    /// The number of a user. The error says who does not know one.
+    fn user(&mut self, name: &[u8]) -> Result<u32, String>;
+    /// The number of a group.
+    fn group(&mut self, name: &[u8]) -> Result<u32, String>;
+    /// The node at a path whose links are followed, the last one too.
+    fn follow(&self, tree: &Tree, path: &[u8]) -> Result<Option<NodeId>, BuildError>;
+}
+
 /// The numbered nodes of one line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Several {
@@ -85,16 +94,17 @@ impl DeviceTable {
     }
 
     /// Creates and changes the files that the table lists. New directories and nodes get the given
-    /// time. `number_of` looks up names, and says who does not know one.
+    /// time.
     pub(crate) fn apply(
         &self,
         tree: &mut Tree,
         time: Timestamp,
-        number_of: &mut dyn FnMut(NameOf, &[u8]) -> Result<u32, String>,
+        around: &mut impl Surroundings,
     ) -> Result<(), BuildError> {
         for line in &self.lines {
-            let of = |problem| failed(&self.file, line.number, problem);
-            line.with_numbers(number_of).map_err(of)?.apply(tree, time, &self.file)?;
+            let line = line.with_numbers(around);
+            let line = line.map_err(|(number, problem)| failed(&self.file, number, problem))?;
+            line.apply(tree, time, around, &self.file)?;
         }
         Ok(())
     }
@@ -160,22 +170,30 @@ impl Line<Owner> {
         Ok(Self { number, path: path.join(&b'/'), what, mode, uid, gid })
     }
 
-    fn with_numbers(
-        &self,
-        number_of: &mut dyn FnMut(NameOf, &[u8]) -> Result<u32, String>,
-    ) -> Result<Line<u32>, String> {
-        let mut number = |of, owner: &Owner| match owner {
+    /// The line with numbers for names. An error comes with the line's own number.
+    fn with_numbers(&self, around: &mut impl Surroundings) -> Result<Line<u32>, (usize, String)> {
+        let uid = match &self.uid {
             Owner::Number(number) => Ok(*number),
-            Owner::Name(name) => number_of(of, name),
+            Owner::Name(name) => around.user(name),
         };
-        let (uid, gid) = (number(NameOf::User, &self.uid)?, number(NameOf::Group, &self.gid)?);
+        let gid = match &self.gid {
+            Owner::Number(number) => Ok(*number),
+            Owner::Name(name) => around.group(name),
+        };
         let &Self { number, what, mode, .. } = self;
-        Ok(Line { number, path: self.path.clone(), what, mode, uid, gid })
+        let of = |problem| (number, problem);
+        Ok(Line { number, path: self.path.clone(), what, mode, uid: uid.map_err(of)?, gid: gid.map_err(of)? })
     }
 }
 
 impl Line<u32> {
-    fn apply(&self, tree: &mut Tree, time: Timestamp, file: &str) -> Result<(), BuildError> {
+    fn apply(
+        &self,
+        tree: &mut Tree,
+        time: Timestamp,
+        around: &impl Surroundings,
+        file: &str,
+    ) -> Result<(), BuildError> {
         let wrong = |problem: String| failed(file, self.number, problem);
         let is_made = !matches!(self.what, What::File { .. } | What::Tree);
         let (above, name) = match self.path.iter().rposition(|&byte| byte == b'/') {
@@ -191,7 +209,7 @@ impl Line<u32> {
             let there = tree.lookup(dir, step).map(|entry| tree.entry_node(entry));
             // A link on the way is followed, as makedevs does.
             let led = match there.map(|node| tree.node(node).kind) {
-                Some(Kind::Symlink) => find_followed(tree, &[&tree.path(dir)[..], b"/", step].concat())?,
+                Some(Kind::Symlink) => around.follow(tree, &[&tree.path(dir)[..], b"/", step].concat())?,
                 _ => there,
             };
             dir = match led.or(there) {
@@ -290,14 +308,26 @@ mod tests {
 
     const TIME: Timestamp = Timestamp { seconds: 5, nanos: 0 };
 
+    /// Knows one user and group.
+    struct Games;
+
+    impl Surroundings for Games {
+        fn user(&mut self, name: &[u8]) -> Result<u32, String> {
+            if name == b"games" { Ok(5) } else { Err(format!("nobody knows {}", quote(name))) }
+        }
+
+        fn group(&mut self, name: &[u8]) -> Result<u32, String> {
+            self.user(name).map(|_| 60)
+        }
+
+        fn follow(&self, _: &Tree, _: &[u8]) -> Result<Option<NodeId>, BuildError> {
+            Ok(None)
+        }
+    }
+
     fn applied(text: &str, tree: &mut Tree) -> Result<(), String> {
         let table = DeviceTable::parse("table", text.as_bytes());
-        let mut number_of = |of, name: &[u8]| match (of, name) {
-            (NameOf::User, b"games") => Ok(5),
-            (NameOf::Group, b"games") => Ok(60),
-            _ => Err(format!("nobody knows {}", quote(name))),
-        };
-        table.and_then(|table| table.apply(tree, TIME, &mut number_of)).map_err(|error| error.to_string())
+        table.and_then(|table| table.apply(tree, TIME, &mut Games)).map_err(|error| error.to_string())
     }
 
     fn at(tree: &Tree, path: &str) -> Option<NodeId> {

@@ -5,9 +5,10 @@
 //! that they are added to, then in this host's, with a note.
 
 use super::acl_text::{NameOf, acl_from_text};
-use super::owners::{KnownOwners, Owners};
-use super::{LoadOptions, Origin, Reader, Stores, tree_paths};
-use crate::tree::{Kind, NodeId, Tree, Xattr, XattrSetId};
+use super::known_owners::KnownOwners;
+use super::owners::Owners;
+use super::{LoadOptions, Stores};
+use crate::tree::{NodeId, Tree, Xattr, XattrSetId};
 use crate::{BuildError, Note, quoted};
 use extant_format::UintExt;
 use std::collections::BTreeMap;
@@ -18,9 +19,6 @@ pub(crate) const ACCESS_TEXT: &[u8] = b"SCHILY.acl.access";
 pub(crate) const DEFAULT_TEXT: &[u8] = b"SCHILY.acl.default";
 const ACCESS: &[u8] = b"system.posix_acl_access";
 const DEFAULT: &[u8] = b"system.posix_acl_default";
-
-/// Maximum number of bytes to read of `/etc/passwd` or `/etc/group`; the rest is ignored.
-pub(super) const MOST_BYTES: u64 = 16 << 20;
 
 /// Converts all lists in text to the binary form that inodes store.
 ///
@@ -106,18 +104,4 @@ impl Known<'_> {
             )
         })
     }
-}
-
-/// The contents of a regular file in the tree's `/etc`.
-pub(super) fn file_in_etc(tree: &Tree, stores: &Stores, name: &[u8]) -> Result<Option<Vec<u8>>, BuildError> {
-    let Some(etc) = tree_paths::directory(tree, b"etc")? else { return Ok(None) };
-    let Some(entry) = tree.lookup(etc, name) else { return Ok(None) };
-    let node = tree.node(tree.entry_node(entry));
-    if node.kind != Kind::File {
-        return Ok(None);
-    }
-    let mut bytes = vec![0; node.size.min(MOST_BYTES).to_usize()];
-    let from = Origin { tree, stores, clamp: None, time_range: (i64::MIN, i64::MAX) };
-    Reader::default().read(from, entry, 0, &mut bytes)?;
-    Ok(Some(bytes))
 }

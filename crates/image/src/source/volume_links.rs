@@ -5,7 +5,7 @@
 //! source is laid over it: what other sources have at the target then joins or replaces these files
 //! in the order of the sources. In the tree they are implied: nothing of them is added.
 
-use super::named_acls::MOST_BYTES;
+use super::etc_files::MOST_BYTES;
 use crate::BuildError;
 use crate::tree::{Kind, NodeId, Tree};
 use extant_block::Device;

@@ -6,7 +6,7 @@
 mod parse;
 
 use super::acl_text::NameOf;
-use super::owners::KnownOwners;
+use super::known_owners::KnownOwners;
 use super::{LoadOptions, Stores, tree_paths};
 use crate::tree::{Kind, Meta, NodeId, Payload, Tree, XattrSetId};
 use crate::{BuildError, Note, quoted_path};
