@@ -277,6 +277,22 @@ impl<'w> OpenDir<'w> {
         }
     }
 
+    /// Where a name that does not exist can be added without more blocks, according to blocks in
+    /// memory. Returns `None` if [`Self::look`] must be asked.
+    pub(crate) fn look_for_room(&self, name: &[u8]) -> Option<Slot> {
+        if self.is_inline || self.lacks_index() || self.is_tree_unchecked() {
+            return None;
+        }
+        self.writer.rt.charge(Cost::DirectorySearch(1));
+        let index = state(&self.cell).index.take();
+        let looked = edit::look(&self.shape, self, name, index.as_ref());
+        self.put_back(index);
+        match looked {
+            Ok(Looked::Absent(gap @ Gap::Room { .. })) => Some(Slot::Block(gap)),
+            _ => None,
+        }
+    }
+
     /// Looks up a name without I/O; `None` if something must be read first.
     pub(crate) fn look_cached(&self, name: &[u8]) -> Result<Option<Option<Entry>>> {
         if self.is_inline {

@@ -185,7 +185,7 @@ impl<'w> OpenDir<'w> {
     }
 
     /// Whether this is a hash tree that [`Self::check_tree`] has not checked.
-    fn is_tree_unchecked(&self) -> bool {
+    pub(super) fn is_tree_unchecked(&self) -> bool {
         self.shape.tree && !state(self.cell()).is_tree_sound
     }
 

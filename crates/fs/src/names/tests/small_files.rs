@@ -197,3 +197,83 @@ fn contents_that_cannot_be_written_get_no_name() {
     .unwrap();
     check_is_silent(&image, "after a failed write");
 }
+
+#[test]
+fn files_whose_contents_are_being_written_are_made_before_the_next_ones() {
+    if !have_tools() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let image = make(dir.path(), "-t ext4 16M");
+    let caller = Caller::root();
+    within(&image, async |bed, root| {
+        let is_there = async |name: &[u8]| root.lookup(&caller, name).await.is_ok();
+        let mut files = bed.volume.small_files(&caller).unwrap();
+        root.create(&caller, b"taken", 0o644).await.unwrap();
+        for name in [&b"a"[..], b"b"] {
+            assert!(files.add(root, name, &small(name)).await.unwrap().is_some());
+        }
+        files.make_behind().await.unwrap();
+        assert!(!is_there(b"a").await && files.contains(root, b"a") && files.len() == 2);
+        assert!(files.add(root, b"c", &small(b"c")).await.unwrap().is_some());
+        assert_eq!(files.len(), 3);
+        files.make_behind().await.unwrap();
+        assert!(is_there(b"b").await && !is_there(b"c").await && files.len() == 1);
+        assert!(!files.contains(root, b"a") && files.contains(root, b"c"));
+        assert!(files.add(root, b"taken", &small(b"d")).await.unwrap().is_some());
+        assert!(files.add(root, b"e", &small(b"e")).await.unwrap().is_some());
+        let not_made = files.make().await.unwrap_err();
+        assert_eq!((not_made.index, not_made.error.errno()), (1, 17), "{not_made:?}");
+        assert!(is_there(b"c").await && !is_there(b"e").await && files.is_empty());
+        // One that fails takes those along that were added while it was being written.
+        assert!(files.add(root, b"taken", &small(b"f")).await.unwrap().is_some());
+        files.make_behind().await.unwrap();
+        assert!(files.add(root, b"g", &small(b"g")).await.unwrap().is_some());
+        let not_made = files.make_behind().await.unwrap_err();
+        assert_eq!((not_made.index, not_made.error.errno()), (0, 17), "{not_made:?}");
+        assert!(files.is_empty() && !is_there(b"g").await);
+        files.make().await.unwrap();
+        for name in [&b"a"[..], b"b", b"c"] {
+            assert_eq!(read(&root.lookup(&caller, name).await.unwrap()).await, name);
+        }
+    });
+    check_is_silent(&image, "after files that were made behind");
+}
+
+/// A batch goes on while a transaction is committed, so a commit may end at any of its steps.
+#[test]
+fn a_batch_of_many_transactions_gives_the_same_bytes() {
+    if !have_tools() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let base = make(dir.path(), "-t ext4 -b 1024 -J size=1 -N 4096 16M");
+    let caller = Caller::root();
+    let made = [(); 2].map(|()| {
+        let image = dir.path().join("made");
+        std::fs::copy(&base, &image).unwrap();
+        within(&image, async |bed, root| {
+            let before = bed.volume.newest_commit().unwrap();
+            for round in 0..2 {
+                let mut files = bed.volume.small_files(&caller).unwrap();
+                for n in 0..1200 {
+                    if !files.has_room(1) {
+                        files.make_behind().await.unwrap();
+                    }
+                    let name = format!("{round} {n}");
+                    assert!(files.add(root, name.as_bytes(), &small(b"x")).await.unwrap().is_some());
+                }
+                files.make().await.unwrap();
+                // The next round gets blocks and inodes that these have freed.
+                for n in (0..1200).step_by(2) {
+                    root.unlink(&caller, format!("{round} {n}").as_bytes()).await.unwrap();
+                }
+            }
+            let commits = bed.volume.newest_commit().unwrap() - before;
+            assert!(commits > 3, "{commits} commits of full transactions");
+        });
+        check_is_silent(&image, "after many transactions");
+        std::fs::read(&image).unwrap()
+    });
+    assert!(made[0] == made[1]);
+}

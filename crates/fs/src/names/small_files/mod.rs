@@ -2,12 +2,16 @@
 //!
 //! A file made step by step has four or five of them in the journal: created without a name, its
 //! map, its attributes, its name. Here its place is chosen as it is added, the contents of many go
-//! to the device in few writes, and one step of the journal for each file then logs all that it
-//! has. The contents are on the device before that step, so no crash shows a name without them.
+//! to the device in few writes, and one step of the journal then logs all that a file has, often
+//! together with the next ones of its directory. The contents are on the device before that step,
+//! so no crash shows a name without them.
+
+mod staged;
 
 use super::caller::Want;
-use super::create::{LEAF_CREDITS, inherited_flags, inherited_project, take_number};
+use super::create::{inherited_flags, inherited_project, take_number};
 use super::node::{check_new_name, not_found, permit};
+use super::open_dir::Growth;
 use super::order::{Order, Rank};
 use super::{Caller, Capabilities, Namespace, Node, SYNC_NAMES, touch};
 use crate::alloc::{Allocated, NewInode, Wanted};
@@ -17,24 +21,27 @@ use crate::quota::Owners;
 use crate::view::journals_data;
 use crate::writer::Writer;
 use crate::{Cost, Error, Result, quote};
-use extant_block::{Bio, BioFlags, Buf, Op, Sector, Segment};
+use extant_block::Sector;
 use extant_format::{
     DIRECT_POINTERS, Extent, ExtentNode, FileBlock, FileKind, Incompat, InodeFlags, InodeNumber, RoCompat,
     Timestamp, UintExt,
 };
-use futures_util::future::join_all;
+use extant_rt::{Class, Task};
 use rustc_hash::FxBuildHasher;
-use std::collections::HashSet;
+use staged::{Staged, Written};
+use std::collections::{HashSet, VecDeque};
 use std::hash::BuildHasher;
 use std::sync::Arc;
 
-/// Most bytes of a file, and of all that wait together.
+/// Most bytes of a file, and of all whose contents are written together.
 const FILE_BYTES: usize = 256 << 10;
 const STAGED_BYTES: usize = 1 << 20;
-/// Most files that wait: their inodes then fill a few blocks of a table.
+/// Most files whose contents are written together: their inodes fill a few blocks of a table.
 const FILES: usize = 256;
 /// Most extents in an inode itself.
 const EXTENTS: usize = 4;
+/// Most credits of a step of the journal that several files share. About sixteen do.
+const SHARED_CREDITS: u32 = 128;
 
 /// A regular file with all that it gets. It inherits neither an access list nor a group.
 #[derive(Clone, Copy, Debug)]
@@ -63,12 +70,23 @@ pub struct SmallFiles {
     /// Hashes of their directories and names.
     hashes: HashSet<u64, FxBuildHasher>,
     staged: Staged,
+    /// Those that were added before them.
+    begun: Option<Begun>,
+}
+
+/// Files whose contents are being written.
+#[derive(Debug)]
+struct Begun {
+    /// The writes hold it too: until they have ended, the blocks must not go to others.
+    files: Arc<Vec<Waiting>>,
+    hashes: HashSet<u64, FxBuildHasher>,
+    written: Task<Written>,
 }
 
 /// A file that was not made. Those before it were, those after it were not.
 #[derive(Clone, Debug)]
 pub struct NotMade {
-    /// How many files were added before it since the last [`SmallFiles::make`].
+    /// How many files waited that were added before it.
     pub index: usize,
     /// Why.
     pub error: Error,
@@ -117,27 +135,31 @@ impl SmallFiles {
             return Err(Error::Permission("making files of other owners".into()));
         }
         let (waiting, hashes, staged) = Default::default();
-        Ok(Self { namespace: namespace.clone(), caller: caller.clone(), waiting, hashes, staged })
+        let (namespace, caller) = (namespace.clone(), caller.clone());
+        Ok(Self { namespace, caller, waiting, hashes, staged, begun: None })
     }
 
     /// How many files wait to be made.
     pub fn len(&self) -> usize {
-        self.waiting.len()
+        self.waiting.len() + self.begun.as_ref().map_or(0, |begun| begun.files.len())
     }
 
     /// Whether no file waits to be made.
     pub fn is_empty(&self) -> bool {
-        self.waiting.is_empty()
+        self.len() == 0
     }
 
     /// Whether a file waits to be made under this name.
     pub fn contains(&self, dir: &Node, name: &[u8]) -> bool {
+        let hash = hash(dir, name);
         let is_it = |file: &Waiting| *file.name == *name && file.dir.inode() == dir.inode();
-        self.hashes.contains(&hash(dir, name)) && self.waiting.iter().any(is_it)
+        let begun = self.begun.as_ref().filter(|begun| begun.hashes.contains(&hash));
+        self.hashes.contains(&hash) && self.waiting.iter().any(is_it)
+            || begun.is_some_and(|begun| begun.files.iter().any(is_it))
     }
 
-    /// Whether a file of so many bytes can be added before those that wait are made. Never true for
-    /// more than [`Self::FILE_BYTES`].
+    /// Whether a file of so many bytes can be added before the next [`Self::make`] or
+    /// [`Self::make_behind`]. Never true for more than [`Self::FILE_BYTES`].
     pub fn has_room(&self, bytes: usize) -> bool {
         bytes <= FILE_BYTES
             && self.waiting.len() < FILES
@@ -241,77 +263,173 @@ impl SmallFiles {
     /// than is left; contents that cannot be written; why the journal was aborted. Those after it
     /// are dropped.
     pub async fn make(&mut self) -> std::result::Result<(), NotMade> {
-        if self.waiting.is_empty() {
+        self.made(false).await
+    }
+
+    /// Begins to write the contents of those that wait, and makes the others: those for which a
+    /// call before has begun that. So the device works while more files are added.
+    ///
+    /// # Errors
+    /// As [`Self::make`].
+    pub async fn make_behind(&mut self) -> std::result::Result<(), NotMade> {
+        self.made(true).await
+    }
+
+    async fn made(&mut self, stays_behind: bool) -> std::result::Result<(), NotMade> {
+        if self.is_empty() {
             return Ok(());
         }
         let namespace = self.namespace.clone();
         let mut index = 0;
-        let made = namespace.writer.guarded(self.make_waiting(&mut index)).await;
+        let made = namespace.writer.guarded(self.make_waiting(stays_behind, &mut index)).await;
+        if made.is_err() {
+            self.drop_waiting().await;
+        }
         made.map_err(|error| NotMade { index, error })
     }
 
-    async fn make_waiting(&mut self, index: &mut usize) -> Result<()> {
+    async fn make_waiting(&mut self, stays_behind: bool, index: &mut usize) -> Result<()> {
         self.namespace.tidy().await;
-        let waiting = Arc::new(std::mem::take(&mut self.waiting));
+        let before = self.begun.take();
+        if stays_behind {
+            self.begin();
+        }
+        if let Some(Begun { files, written, .. }) = before {
+            let written = written.await.unwrap_or_else(|_| Written::unknown());
+            self.log(files, written, index).await?;
+        }
+        if !stays_behind {
+            let files = Arc::new(std::mem::take(&mut self.waiting));
+            self.hashes.clear();
+            let written = self.staged.take().write(self.namespace.clone(), files.clone()).await;
+            self.log(files, written, index).await?;
+        }
+        Ok(())
+    }
+
+    /// Begins to write the contents of those that wait.
+    fn begin(&mut self) {
+        let files = Arc::new(std::mem::take(&mut self.waiting));
+        let hashes = std::mem::take(&mut self.hashes);
+        let writes = self.staged.take().write(self.namespace.clone(), files.clone());
+        let written = self.namespace.writer.rt.spawn("small files", Class::Normal, writes);
+        self.begun = Some(Begun { files, hashes, written });
+    }
+
+    /// Drops those that wait, and waits until nothing is being written to their blocks.
+    async fn drop_waiting(&mut self) {
+        self.waiting.clear();
         self.hashes.clear();
-        let written = self.staged.write(&self.namespace.writer, &waiting).await;
-        let mut waiting = Arc::into_inner(waiting).expect("every write has ended");
+        drop(self.staged.take());
+        if let Some(begun) = self.begun.take() {
+            // Nobody will read them.
+            let _ = begun.written.await;
+        }
+    }
+
+    /// Makes files as far as their contents are written. Adds to `index` how many it made.
+    async fn log(&mut self, files: Arc<Vec<Waiting>>, mut written: Written, index: &mut usize) -> Result<()> {
+        self.staged.reuse(&mut written);
+        let written = written.result;
+        let mut files = Arc::into_inner(files).expect("every write has ended");
         // Those before the first contents that were not written.
         let whole = match &written {
-            Ok(()) => waiting.len(),
-            Err((at, _)) => waiting.partition_point(|file| file.staged_end <= *at),
+            Ok(()) => files.len(),
+            Err((at, _)) => files.partition_point(|file| file.staged_end <= *at),
         };
-        waiting.truncate(whole);
-        let mut rest = waiting.into_iter();
-        while let Some(Waiting { dir, name, file, .. }) = rest.next() {
-            let mut file = Some(file);
-            let made = self.make_one(&dir, &name, &mut file).await;
-            if matches!(made, Err(Error::NoSpace)) && !rest.as_slice().is_empty() {
+        files.truncate(whole);
+        let (mut files, before) = (VecDeque::from(files), *index);
+        while !files.is_empty() {
+            let made = self.make_first(&mut files).await;
+            *index = before + whole - files.len();
+            if matches!(made, Err(Error::NoSpace)) && self.len() + files.len() > 1 {
                 // Those after it have taken space. One by one, this file would have come first.
-                drop(rest);
-                self.make_one(&dir, &name, &mut file).await?;
+                files.truncate(1);
+                self.drop_waiting().await;
+                self.make_first(&mut files).await?;
                 *index += 1;
                 return Err(Error::NoSpace);
             }
             made?;
-            *index += 1;
         }
         written.map_err(|(_, error)| error)
     }
 
-    /// Makes and takes a file. After an error it is still there.
-    async fn make_one(&self, parent: &Node, name: &[u8], waiting: &mut Option<Unlogged>) -> Result<()> {
+    /// Makes and takes the first files that wait, as far as they are in one directory. After an
+    /// error, the file that cannot be made is the first.
+    async fn make_first(&self, waiting: &mut VecDeque<Waiting>) -> Result<()> {
         let (namespace, writer, caller) = (&*self.namespace, &*self.namespace.writer, &self.caller);
-        let file = waiting.as_ref().expect("the file was not made");
+        let Some(parent) = waiting.front().map(|file| file.dir.clone()) else { return Ok(()) };
         let cell = parent.cell();
         let names = Order::default().write(Rank::Directory, cell).await;
         let mut dir = parent.open_dir().await?;
-        let Err(slot) = dir.look(name).await? else { return Err(Error::Exists(quote(name))) };
-        if !cell.is_live() {
-            return Err(not_found(name));
+        while let Some(first) = waiting.front().filter(|file| file.is_in(&parent)) {
+            let Err(slot) = dir.look(&first.name).await? else {
+                return Err(Error::Exists(quote(&first.name)));
+            };
+            if !cell.is_live() {
+                return Err(not_found(&first.name));
+            }
+            permit(writer, caller, cell, Want::CHANGE_NAMES).await?;
+            dir.check_changeable()?;
+            let growth = dir.prepare(&slot, writer.privilege(caller)).await?;
+            let project = cell.read(inherited_project).unwrap_or(0);
+            let owners = Owners { uid: first.file.uid, gid: first.file.gid, project };
+            let room = namespace.expect_owners(owners).await?;
+            let mut credits = 1 + growth.credits() + first.credits();
+            // Others for which the directory need not grow share the step, unless quotas are kept.
+            let most = if room.is_some() { 0 } else { SHARED_CREDITS };
+            let mut others = 0;
+            for other in waiting.iter().skip(1).take_while(|file| file.is_in(&parent)) {
+                if credits + other.credits() > most {
+                    break;
+                }
+                (others, credits) = (others + 1, credits + other.credits());
+            }
+            let mut handle = writer.journal.start(Credits(credits)).await?;
+            dir.insert(&mut handle, &slot, growth, first.number(), &first.name, FileKind::Regular)?;
+            touch(&mut handle.inode(cell), writer);
+            log_first(waiting, writer, &mut handle, cell);
+            for _ in 0..others {
+                let Some(next) = waiting.front() else { break };
+                let Some(slot) = dir.look_for_room(&next.name) else { break };
+                dir.insert(&mut handle, &slot, Growth::NONE, next.number(), &next.name, FileKind::Regular)?;
+                log_first(waiting, writer, &mut handle, cell);
+            }
+            drop(handle);
+            drop(room);
         }
-        permit(writer, caller, cell, Want::CHANGE_NAMES).await?;
-        dir.check_changeable()?;
-        let growth = dir.prepare(&slot, writer.privilege(caller)).await?;
-        let project = cell.read(inherited_project).unwrap_or(0);
-        let room = namespace.expect_owners(Owners { uid: file.uid, gid: file.gid, project }).await?;
-        let bitmaps = file.places.len().fit_u32() * Allocated::CREDITS;
-        // The new inode itself counts as well.
-        let credits = LEAF_CREDITS + growth.credits() + file.inode.credits() + 1 + bitmaps;
-        let mut handle = writer.journal.start(Credits(credits)).await?;
-        dir.insert(&mut handle, &slot, growth, file.inode.number(), name, FileKind::Regular)?;
-        if let Some(file) = waiting.take() {
-            file.log(writer, &mut handle, cell);
-        }
-        touch(&mut handle.inode(cell), writer);
-        drop(handle);
-        drop((room, names));
+        drop(names);
         Ok(())
     }
 
     /// Whole blocks for so many bytes, in bytes.
     fn whole_blocks(&self, bytes: usize) -> usize {
         bytes.next_multiple_of(self.namespace.writer.store.shape().block_size().byte_len())
+    }
+}
+
+/// Logs and takes the first file that waits; its name was added in the directory `parent`.
+fn log_first(waiting: &mut VecDeque<Waiting>, writer: &Writer, handle: &mut Handle, parent: &InodeCell) {
+    if let Some(Waiting { file, .. }) = waiting.pop_front() {
+        file.log(writer, handle, parent);
+    }
+}
+
+impl Waiting {
+    fn is_in(&self, dir: &Node) -> bool {
+        Arc::ptr_eq(self.dir.cell(), dir.cell())
+    }
+
+    fn number(&self) -> InodeNumber {
+        self.file.inode.number()
+    }
+
+    /// Credits for the file and a leaf of its directory.
+    fn credits(&self) -> u32 {
+        let bitmaps = self.file.places.len().fit_u32() * Allocated::CREDITS;
+        // The new inode itself counts as well.
+        1 + self.file.inode.credits() + 1 + bitmaps
     }
 }
 
@@ -359,77 +477,5 @@ impl Unlogged {
         let mut record = handle.inode(&made);
         let now = record.stamp(writer.clock.now());
         record.set_times(self.accessed, now, self.modified, now);
-    }
-}
-
-/// Contents on their way to the device, in the order of the files.
-#[derive(Debug, Default)]
-struct Staged {
-    /// Made when it is first needed.
-    buf: Option<Arc<Buf>>,
-    len: usize,
-    runs: Vec<Run>,
-}
-
-/// Adjacent sectors.
-#[derive(Clone, Copy, Debug)]
-struct Run {
-    start: Sector,
-    /// Where its bytes are among those that are staged.
-    at: usize,
-    len: usize,
-}
-
-impl Staged {
-    /// Adds bytes for the sectors from `start` on, and zeros to the end of their last block. There
-    /// is room for them.
-    fn add(&mut self, start: Sector, bytes: &[u8], block_bytes: usize) {
-        let (at, len) = (self.len, bytes.len().next_multiple_of(block_bytes));
-        let buf = self.buf.get_or_insert_with(|| Arc::new(Buf::stale(STAGED_BYTES)));
-        if Arc::get_mut(buf).is_none() {
-            // A write that nobody waits for any more still reads the old one.
-            *buf = Arc::new(Buf::from_slice(buf));
-        }
-        let to = &mut Arc::get_mut(buf).expect("nobody else has it")[at..at + len];
-        let (data, padding) = to.split_at_mut(bytes.len());
-        data.copy_from_slice(bytes);
-        padding.fill(0);
-        self.len += len;
-        match self.runs.last_mut() {
-            Some(last) if last.start.0 + last.len.to_u64() / Sector::BYTES == start.0 => last.len += len,
-            _ => self.runs.push(Run { start, at, len }),
-        }
-    }
-
-    /// Writes all that is staged. An error comes with the first byte that may not be written. `of`
-    /// lives until every write has ended, even if nobody waits for that: the blocks of the files
-    /// must not go to others meanwhile.
-    async fn write(
-        &mut self,
-        writer: &Writer,
-        of: &Arc<Vec<Waiting>>,
-    ) -> std::result::Result<(), (usize, Error)> {
-        let runs = std::mem::take(&mut self.runs);
-        self.len = 0;
-        let Some(buf) = self.buf.clone().filter(|_| !runs.is_empty()) else { return Ok(()) };
-        writer.check_may_change_data().map_err(|error| (0, error))?;
-        let device = &**writer.disk.device();
-        let most = device.limits().max_bytes.min(STAGED_BYTES.to_u64()).to_usize();
-        let part = |&Run { start, at, len }: &Run| {
-            let buf = buf.clone();
-            (0..len).step_by(most).map(move |skip| {
-                let segment = Segment::shared(buf.clone(), at + skip, most.min(len - skip));
-                let start = Sector(start.0 + skip.to_u64() / Sector::BYTES);
-                let mut bio = Bio::new(Op::Write, start, vec![segment]);
-                bio.flags = BioFlags::SYNC;
-                let ended = extant_block::until_end(&mut bio);
-                let of = of.clone();
-                bio.before_end(move |_| drop(of));
-                device.submit(bio);
-                async move { ended.await.1.map_err(|error| (at + skip, Error::from(error))) }
-            })
-        };
-        let writes: Vec<_> = runs.iter().flat_map(part).collect();
-        join_all(writes).await.into_iter().collect()
     }
 }
