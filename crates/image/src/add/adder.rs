@@ -28,6 +28,8 @@ pub(super) struct Adder<'a> {
     pub(super) ahead: Ahead,
     /// Files that wait to be made together. Only their own names may be missed on the volume.
     pub(super) small: Small,
+    /// A link of the volume was followed to a directory, which may be one that was made here.
+    has_followed: bool,
     /// Inodes with several names, by node of the tree.
     linked: BTreeMap<NodeId, Node>,
     /// Inodes of files that layers list. Other files give way to implied directories.
@@ -64,6 +66,7 @@ impl<'a> Adder<'a> {
             reader: Reader::default(),
             ahead,
             small,
+            has_followed: false,
             linked: BTreeMap::new(),
             listed: BTreeSet::new(),
             lost: Lost::default(),
@@ -89,16 +92,17 @@ impl<'a> Adder<'a> {
         }
         // Directories get their times last, because filling them changes those.
         let mut dirs = Vec::new();
-        let mut todo = vec![(top, NodeId::ROOT)];
+        // Directories with their nodes, and whether they were made here: these are empty.
+        let mut todo = vec![(top, NodeId::ROOT, false)];
         // Unlisted directories of layers whose names belong to something else. They wait until all
         // links to directories are in place.
         let mut late: Vec<(Node, EntryId)> = Vec::new();
         loop {
-            let Some((dir, id)) = todo.pop() else {
+            let Some((dir, id, is_new)) = todo.pop() else {
                 self.make_small().await?;
                 let Some((above, entry)) = late.pop() else { break };
                 match self.behind(&above, entry).await? {
-                    Some(dir) => todo.push((dir, tree.entry_node(entry))),
+                    Some(dir) => todo.push((dir, tree.entry_node(entry), false)),
                     None => self.lost.count_below(tree, tree.entry_node(entry), NodeId::ROOT),
                 }
                 continue;
@@ -108,6 +112,8 @@ impl<'a> Adder<'a> {
                 dirs.push((dir.clone(), id));
             }
             self.directories += 1;
+            // Unless something else has come into it through a link.
+            let is_empty = is_new && !self.has_followed;
             let mut below = Vec::new();
             for entry in tree.sorted_children(id) {
                 let id = tree.entry_node(entry);
@@ -116,9 +122,10 @@ impl<'a> Adder<'a> {
                         late.push((dir.clone(), entry));
                         continue;
                     }
-                    below.push((self.subdirectory(&dir, entry).await?, id));
+                    let (dir, is_new) = self.subdirectory(&dir, is_empty, entry).await?;
+                    below.push((dir, id, is_new));
                 } else if !tree.node(id).implied {
-                    self.file(&dir, entry).await?;
+                    self.file(&dir, is_empty, entry).await?;
                     self.files += 1;
                 }
             }
@@ -176,27 +183,30 @@ impl<'a> Adder<'a> {
 
     /// Whether the name of a directory of the tree belongs to another kind of file on the volume.
     async fn meets_other(&mut self, dir: &Node, entry: EntryId) -> Result<bool, BuildError> {
-        let tree = self.origin.tree;
-        self.make_small_named(dir, tree.entry_name(entry)).await?;
-        let there = find(&self.caller, dir, tree.entry_name(entry)).await;
-        let there = there.map_err(|error| self.failed(&tree.entry_path(entry), error))?;
+        let there = self.there(dir, false, entry).await?;
         Ok(there.is_some_and(|there| !is_dir(&there)))
     }
 
     /// Follows a link in a layer's path to a directory, which is created if it is missing. Returns
     /// `None` if a file that a layer lists is in its place.
-    async fn behind(&self, above: &Node, entry: EntryId) -> Result<Option<Node>, BuildError> {
+    async fn behind(&mut self, above: &Node, entry: EntryId) -> Result<Option<Node>, BuildError> {
         let tree = self.origin.tree;
+        self.has_followed = true;
         let made = follow_or_make(&self.caller, &self.root, above, tree.entry_name(entry), &self.listed);
         made.await.map_err(|error| self.failed(&tree.entry_path(entry), error))
     }
 
-    async fn subdirectory(&mut self, dir: &Node, entry: EntryId) -> Result<Node, BuildError> {
+    /// The subdirectory of an entry, and whether it was made now.
+    async fn subdirectory(
+        &mut self,
+        dir: &Node,
+        is_empty: bool,
+        entry: EntryId,
+    ) -> Result<(Node, bool), BuildError> {
         let tree = self.origin.tree;
         let name = tree.entry_name(entry);
         let path = tree.entry_path(entry);
-        self.make_small_named(dir, name).await?;
-        let there = find(&self.caller, dir, name).await.map_err(|error| self.failed(&path, error))?;
+        let there = self.there(dir, is_empty, entry).await?;
         if there.as_ref().is_some_and(|there| !is_dir(there)) {
             // A link may lead to one of them.
             self.make_small().await?;
@@ -204,7 +214,7 @@ impl<'a> Adder<'a> {
         let failed = |error| self.failed(&path, error);
         if let Some(there) = there {
             if is_dir(&there) {
-                return Ok(there);
+                return Ok((there, false));
             }
             // A directory may merge with the target of a link, except in layers, because they list
             // what is a directory in the resulting image. For directories that a layer does not
@@ -213,15 +223,33 @@ impl<'a> Adder<'a> {
                 && let Some(target) = follow(&self.caller, &self.root, dir, name).await.map_err(failed)?
                 && is_dir(&target)
             {
-                return Ok(target);
+                self.has_followed = true;
+                return Ok((target, false));
             }
             drop(there);
             dir.unlink(&self.caller, name).await.map_err(failed)?;
         }
-        dir.mkdir(&self.caller, name, 0o755).await.map_err(failed)
+        Ok((dir.mkdir(&self.caller, name, 0o755).await.map_err(failed)?, true))
     }
 
-    async fn file(&mut self, dir: &Node, entry: EntryId) -> Result<(), BuildError> {
+    /// What has an entry's name on the volume. No name is looked up in a directory that is empty
+    /// but for the entries before this one.
+    async fn there(
+        &mut self,
+        dir: &Node,
+        is_empty: bool,
+        entry: EntryId,
+    ) -> Result<Option<Node>, BuildError> {
+        if is_empty {
+            return Ok(None);
+        }
+        let tree = self.origin.tree;
+        self.make_small_named(dir, tree.entry_name(entry)).await?;
+        let there = find(&self.caller, dir, tree.entry_name(entry)).await;
+        there.map_err(|error| self.failed(&tree.entry_path(entry), error))
+    }
+
+    async fn file(&mut self, dir: &Node, is_empty: bool, entry: EntryId) -> Result<(), BuildError> {
         let tree = self.origin.tree;
         let (name, id) = (tree.entry_name(entry), tree.entry_node(entry));
         if name == LOST_AND_FOUND && self.above.is_empty() && tree.entry_parent(entry) == NodeId::ROOT {
@@ -232,9 +260,7 @@ impl<'a> Adder<'a> {
         if tree.node(id).kind == Kind::Symlink && tree.symlink_target(id).is_empty() {
             return Err(BuildError::TargetEmpty { path: quoted(&tree.entry_path(entry)) });
         }
-        self.make_small_named(dir, name).await?;
-        let there = find(&self.caller, dir, name).await;
-        let there = there.map_err(|error| self.failed(&tree.entry_path(entry), error))?;
+        let there = self.there(dir, is_empty, entry).await?;
         if there.is_none() && self.is_made_together(dir, entry).await? {
             return Ok(());
         }

@@ -5,7 +5,7 @@ use super::ahead::is_small;
 use crate::BuildError;
 use crate::tree::EntryId;
 use extant_format::UintExt;
-use extant_fs::{Node, SmallFile};
+use extant_fs::{Node, NotMade, SmallFile};
 
 impl Adder<'_> {
     /// Adds a file whose name is free to those that are made together. Returns false if it must be
@@ -18,7 +18,8 @@ impl Adder<'_> {
         let node = tree.node(tree.entry_node(entry));
         let size = node.size;
         if !self.small.files.has_room(size.to_usize()) {
-            self.make_small().await?;
+            let made = self.small.files.make_behind().await;
+            self.were_made(made)?;
         }
         let contents = match self.ahead.take(entry).await? {
             Some(contents) => contents,
@@ -52,11 +53,16 @@ impl Adder<'_> {
 
     /// Makes the files that wait. Called before anything that must find them on the volume.
     pub(super) async fn make_small(&mut self) -> Result<(), BuildError> {
-        let entries = std::mem::take(&mut self.small.entries);
-        self.small.files.make().await.map_err(|not_made| {
-            let path = self.origin.tree.entry_path(entries[not_made.index]);
-            self.failed(&path, not_made.error)
-        })
+        let made = self.small.files.make().await;
+        self.were_made(made)
+    }
+
+    /// Forgets the entries that do not wait any more.
+    fn were_made(&mut self, made: Result<(), NotMade>) -> Result<(), BuildError> {
+        let entries = &mut self.small.entries;
+        let failed = made.map_err(|not_made| (entries[not_made.index], not_made.error));
+        entries.drain(..entries.len() - self.small.files.len());
+        failed.map_err(|(entry, error)| self.failed(&self.origin.tree.entry_path(entry), error))
     }
 
     /// Makes the files that wait, if one of them has this name.
