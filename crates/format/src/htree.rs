@@ -16,7 +16,7 @@ mod edit;
 mod hash;
 
 pub use edit::{DxEntriesMut, init_dx_node, init_dx_root, set_dotdot, set_dx_levels};
-pub use hash::{HashVersion, NameHash, hash_name};
+pub use hash::{HASH_LANES, HashVersion, NameHash, hash_name, hash_names};
 
 use crate::{ChecksumSeed, Corrupt, FileBlock, InodeNumber, Place, UintExt, encode_record_bytes};
 use std::fmt;

@@ -72,10 +72,10 @@ pub use group_desc::{
     GroupDescriptor, GroupFlags, RawGroupDescriptor, inode_offset, inode_table_blocks, leading_blocks,
 };
 pub use htree::{
-    DxEntries, DxEntriesMut, DxEntry, DxNode, DxRoot, DxRootInfo, HashVersion, HtreeContext, NameHash,
-    RawDxCountLimit, RawDxDot, RawDxEntry, RawDxRoot, RawDxTail, dx_checksum_seed, hash_name, init_dx_node,
-    init_dx_root, is_dx_block, set_dotdot, set_dx_levels, verify_dx_checksum, write_dx_checksum,
-    write_dx_node, write_dx_root,
+    DxEntries, DxEntriesMut, DxEntry, DxNode, DxRoot, DxRootInfo, HASH_LANES, HashVersion, HtreeContext,
+    NameHash, RawDxCountLimit, RawDxDot, RawDxEntry, RawDxRoot, RawDxTail, dx_checksum_seed, hash_name,
+    hash_names, init_dx_node, init_dx_root, is_dx_block, set_dotdot, set_dx_levels, verify_dx_checksum,
+    write_dx_checksum, write_dx_node, write_dx_root,
 };
 pub use ids::{BlockSize, FileBlock, Group, InodeNumber, VolumeBlock};
 pub use indirect::{
