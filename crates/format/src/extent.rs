@@ -148,6 +148,11 @@ impl ExtentNode {
     /// # Errors
     /// A bad header, or the first entry that breaks one of these rules.
     pub fn parse(bytes: &[u8], cx: &ExtentContext<'_>) -> Result<Self, Corrupt> {
+        Self::parse_into(bytes, cx, &mut Vec::new())
+    }
+
+    /// Like [`Self::parse`]. The extents of a leaf take the memory of `spare`.
+    fn parse_into(bytes: &[u8], cx: &ExtentContext<'_>, spare: &mut Vec<Extent>) -> Result<Self, Corrupt> {
         let place = cx.place();
         let bad = |field, value: u64, rule| Err(Corrupt::field(place, field, value, rule));
         let (depth, body) = entries_of(bytes, cx)?;
@@ -167,7 +172,8 @@ impl ExtentNode {
             }
             return Ok(Self::Index { depth, entries: children });
         }
-        let mut extents = Vec::with_capacity(body.len() / ENTRY_BYTES);
+        spare.clear();
+        spare.reserve_exact(body.len() / ENTRY_BYTES);
         for chunk in body.chunks_exact(ENTRY_BYTES) {
             let Ok(raw) = RawExtent::read_from_bytes(chunk) else { break };
             let extent = raw.extent();
@@ -181,9 +187,9 @@ impl ExtentNode {
             }
             check_place(&extent, cx)?;
             next = extent.logical_end();
-            extents.push(extent);
+            spare.push(extent);
         }
-        Ok(Self::Leaf(extents))
+        Ok(Self::Leaf(std::mem::take(spare)))
     }
 
     /// Like [`Self::parse`], for a reader that continues past damage: a bad entry loses only what
@@ -198,7 +204,20 @@ impl ExtentNode {
     /// # Errors
     /// Nothing in the node is reliable.
     pub fn salvage(bytes: &[u8], cx: &ExtentContext<'_>) -> Result<(Self, Vec<DamagedRange>), Corrupt> {
-        let first = match Self::parse(bytes, cx) {
+        Self::salvage_into(bytes, cx, &mut Vec::new())
+    }
+
+    /// Like [`Self::salvage`], for a reader of so many nodes that allocations count. The extents of
+    /// a leaf take the memory of `spare`.
+    ///
+    /// # Errors
+    /// As [`Self::salvage`].
+    pub fn salvage_into(
+        bytes: &[u8],
+        cx: &ExtentContext<'_>,
+        spare: &mut Vec<Extent>,
+    ) -> Result<(Self, Vec<DamagedRange>), Corrupt> {
+        let first = match Self::parse_into(bytes, cx, spare) {
             Ok(node) => return Ok((node, Vec::new())),
             Err(corrupt) => corrupt,
         };

@@ -266,14 +266,41 @@ impl Inode {
         seed: Option<ChecksumSeed>,
     ) -> Result<Self, Corrupt> {
         let inode = Self::parse_unchecked(bytes, sb, number)?;
-        let Some(seed) = seed else { return Ok(inode) };
+        inode.verify(bytes, sb, seed)?;
+        Ok(inode)
+    }
+
+    /// Like [`Self::parse_sealed`], in place of this inode, whose memory is used again: for a
+    /// reader of so many inodes that allocations count.
+    ///
+    /// # Errors
+    /// As [`Self::parse_unchecked`], and this inode is as before; or another checksum, and this
+    /// inode is the parsed one all the same.
+    pub fn replace_sealed(
+        &mut self,
+        bytes: &[u8],
+        sb: &Superblock,
+        number: InodeNumber,
+        seed: Option<ChecksumSeed>,
+    ) -> Result<(), Corrupt> {
+        let (raw, extra, tail) = Self::parts(bytes, sb, number)?;
+        (self.number, self.raw, self.extra) = (number, raw, extra);
+        match self.tail.len() == tail.len() {
+            true => self.tail.copy_from_slice(tail),
+            false => self.tail = tail.into(),
+        }
+        self.verify(bytes, sb, seed)
+    }
+
+    fn verify(&self, bytes: &[u8], sb: &Superblock, seed: Option<ChecksumSeed>) -> Result<(), Corrupt> {
+        let Some(seed) = seed else { return Ok(()) };
         let bytes = &bytes[..usize::from(sb.inode_size())];
-        let (stored, computed) = (inode.stored_checksum(), inode.checksum_of(bytes, seed));
+        let (stored, computed) = (self.stored_checksum(), self.checksum_of(bytes, seed));
         // An inode that was never written is all zeros, without a checksum.
         if stored != computed && bytes.iter().any(|&b| b != 0) {
-            return Err(Corrupt::checksum(Place::Inode(number), stored, computed));
+            return Err(Corrupt::checksum(Place::Inode(self.number), stored, computed));
         }
-        Ok(inode)
+        Ok(())
     }
 
     /// Like [`Self::parse`], without the checksum, for tools that report a mismatch and continue.
@@ -281,6 +308,15 @@ impl Inode {
     /// # Errors
     /// Fewer bytes than an inode has, or an `i_extra_isize` that does not fit it.
     pub fn parse_unchecked(bytes: &[u8], sb: &Superblock, number: InodeNumber) -> Result<Self, Corrupt> {
+        let (raw, extra, tail) = Self::parts(bytes, sb, number)?;
+        Ok(Self { number, raw, extra, tail: tail.into() })
+    }
+
+    fn parts<'a>(
+        bytes: &'a [u8],
+        sb: &Superblock,
+        number: InodeNumber,
+    ) -> Result<(RawInode, RawInodeExtra, &'a [u8]), Corrupt> {
         let place = Place::Inode(number);
         let size = usize::from(sb.inode_size());
         let Some(bytes) = bytes.get(..size) else {
@@ -300,7 +336,7 @@ impl Inode {
             extra.as_mut_bytes()[..known].copy_from_slice(&rest[..known]);
             tail = &rest[isize..];
         }
-        Ok(Self { number, raw, extra, tail: tail.into() })
+        Ok((raw, extra, tail))
     }
 
     /// Writes the inode, with its checksum, to `to`, which is [`Superblock::inode_size`] bytes
