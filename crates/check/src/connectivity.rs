@@ -12,7 +12,8 @@ pub(crate) fn parents(ctx: &Context, all: &mut Directories, found: &mut DirsFoun
     for &(index, target) in &found.dotdots {
         all.dirs[index.to_usize()].dotdot = target;
     }
-    found.links.sort_unstable();
+    // Neighbouring directories mostly have neighbours in them, which the stable sort makes use of.
+    found.links.sort();
     let mut rest = &found.links[..];
     // Both lists are sorted by directory.
     let mut n = 0;

@@ -150,14 +150,14 @@ fn claim_clusters(ctx: &Context, found: &mut Found, file: &mut File) {
 }
 
 /// Checks size and count of blocks once the whole map is known.
-pub(crate) fn finish(ctx: &Context, found: &mut Found, mut file: File) {
+pub(crate) fn finish(ctx: &Context, found: &mut Found, file: &mut File) {
     if found.owners.is_some() {
         return;
     }
     if file.role == Role::BadBlocks {
-        claim_bad_clusters(ctx, &mut file);
+        claim_bad_clusters(ctx, file);
     } else if ctx.sb.blocks_per_cluster() > 1 {
-        claim_clusters(ctx, found, &mut file);
+        claim_clusters(ctx, found, file);
     }
     let spot = file.spot();
     let bytes_512 = u64::from(ctx.sb.blocks_per_cluster()) << (ctx.sb.block_size().log2() - 9);

@@ -2,11 +2,11 @@
 
 use crate::context::Context;
 use crate::finding::Report;
-use crate::limits::Limits;
+use crate::limits::Purse;
 use crate::owners::Owners;
+use crate::state::Claiming;
 use crate::usage::Usage;
 use extant_format::{ChecksumSeed, RoCompat, UintExt};
-use std::sync::Arc;
 
 /// A directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -117,10 +117,17 @@ pub(crate) struct GroupTotals {
     pub(crate) directories: u32,
 }
 
+impl GroupTotals {
+    pub(crate) fn add(&mut self, other: &Self) {
+        self.used += other.used;
+        self.directories += other.directories;
+    }
+}
+
 /// What one task finds.
 pub(crate) struct Found {
     pub(crate) report: Report,
-    limits: Arc<Limits>,
+    purse: Purse,
     pub(crate) dirs: Vec<Dir>,
     pub(crate) dir_runs: Vec<Run>,
     pub(crate) xattr_uses: Vec<XattrUse>,
@@ -129,8 +136,11 @@ pub(crate) struct Found {
     pub(crate) value_runs: Vec<Run>,
     pub(crate) uncharged: Vec<Uncharged>,
     pub(crate) targets: Vec<Target>,
+    /// Totals of parts of groups, and in the end one of each group.
     pub(crate) totals: Vec<GroupTotals>,
     pub(crate) usage: Usage,
+    /// Clusters that are still to be claimed.
+    pub(crate) claiming: Claiming,
     /// Set in the second pass, which names the owners of blocks that have several.
     pub(crate) owners: Option<Owners>,
 }
@@ -205,7 +215,7 @@ impl Found {
     pub(crate) fn new(ctx: &Context) -> Self {
         Self {
             report: ctx.report.clone(),
-            limits: ctx.limits.clone(),
+            purse: ctx.limits.purse(),
             dirs: Vec::new(),
             dir_runs: Vec::new(),
             xattr_uses: Vec::new(),
@@ -216,6 +226,7 @@ impl Found {
             targets: Vec::new(),
             totals: Vec::new(),
             usage: Usage::new(ctx.sb.ro_compat().contains(RoCompat::QUOTA), ctx.limits.clone()),
+            claiming: Claiming::default(),
             owners: None,
         }
     }
@@ -223,17 +234,17 @@ impl Found {
     /// Keeps an item, if there is memory for it.
     pub(crate) fn keep<T: Listed>(&mut self, item: T) {
         let more = item.more_bytes();
-        if self.limits.take(2 * size_of::<T>().to_u64() + more) {
+        if self.purse.take(2 * size_of::<T>().to_u64() + more) {
             T::list(self).push(item);
         }
     }
 
     pub(crate) fn keep_dir_run(&mut self, run: Run) {
-        self.limits.push(&mut self.dir_runs, run);
+        self.purse.push(&mut self.dir_runs, run);
     }
 
     pub(crate) fn keep_value_run(&mut self, run: Run) {
-        self.limits.push(&mut self.value_runs, run);
+        self.purse.push(&mut self.value_runs, run);
     }
 
     pub(crate) fn merge(&mut self, other: Self) {
@@ -249,17 +260,26 @@ impl Found {
         self.usage.merge(other.usage);
     }
 
-    /// Sorts everything, so that the order does not depend on how work was split into tasks.
-    pub(crate) fn sort(&mut self) {
-        self.dirs.sort_unstable();
-        self.dir_runs.sort_unstable();
+    /// Sorts everything, so that the order does not depend on how work was split into tasks. The
+    /// volume has so many groups.
+    pub(crate) fn sort(&mut self, groups: usize) {
+        let mut totals = vec![GroupTotals::default(); groups];
+        for (totals, group) in totals.iter_mut().zip(0..) {
+            totals.group = group;
+        }
+        for part in std::mem::take(&mut self.totals) {
+            totals[part.group.to_usize()].add(&part);
+        }
+        self.totals = totals;
+        // Each task's part is sorted already, which the stable sort makes use of.
+        self.dirs.sort();
+        self.dir_runs.sort();
         self.xattr_uses.sort_unstable();
         self.value_uses.sort_unstable();
         self.value_holders.sort_unstable();
         self.value_runs.sort_unstable();
         self.uncharged.sort_unstable();
         self.targets.sort_unstable();
-        self.totals.sort_unstable_by_key(|totals| totals.group);
     }
 }
 

@@ -4,199 +4,313 @@ use crate::context::Context;
 use crate::file::{File, Role};
 use crate::finding::Spot;
 use crate::found::{Dir, Found, GroupTotals, ValueHolder};
+use crate::limits::PAGE_SLOTS;
 use crate::map::Files;
-use crate::state::Kind;
+use crate::source::{Feed, Piece};
+use crate::state::{Kind, Marks};
 use crate::{Code, Cost, fields, xattr_checks};
 use extant_format::{
     Compat, FileKind, Group, GroupFlags, Incompat, InlineData, Inode, InodeFlags, InodeNumber, Problem,
     RoCompat, UintExt, ValueInode, Xattrs, bit, bits_are_clear, indirect_capacity, verify_inode_bitmap,
 };
+use parking_lot::Mutex;
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Groups that a task takes at a time.
-pub(crate) const GROUPS: u32 = 8;
+/// What is read together: bitmaps of some groups, or a part of a group's table.
+pub(crate) enum Part {
+    /// The groups, each with the block of its inode bitmap.
+    Bitmaps(Vec<(u64, u32)>),
+    Inodes(Inodes),
+}
 
-/// What a pass over a group's inode table needs, and what it counts.
-struct Table<'a> {
+/// Inodes of a group, numbered from 0.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Inodes {
     group: u32,
-    /// Number of inodes to look at, from the start of the table.
-    used: u32,
-    bitmap: Option<&'a [u8]>,
-    totals: GroupTotals,
+    /// The first inode in the part's first block.
+    start: u32,
+    /// Inodes to look at.
+    first: u32,
+    end: u32,
 }
 
-/// Checks the inodes of some groups.
-pub(crate) async fn sweep(ctx: &Context, groups: std::ops::Range<u32>, files: &mut Files, found: &mut Found) {
-    let bitmaps = read_bitmaps(ctx, groups.clone(), found).await;
-    let mut tables = Vec::with_capacity(bitmaps.len());
-    for (group, bitmap) in groups.zip(&bitmaps) {
-        let bitmap = bitmap.as_deref();
-        let mut used = used_part(ctx, group, bitmap, found);
-        if !ctx.groups[group.to_usize()].table {
-            used = 0;
-        } else if used == 0 {
-            // The table is not read, so every inode that the bitmap marks is missing.
-            check_unread(ctx, group, 0, bitmap, found);
-        }
-        let totals = GroupTotals { group, ..GroupTotals::default() };
-        tables.push(Table { group, used, bitmap, totals });
-    }
-    sweep_tables(ctx, &mut tables, files, found).await;
-    if ctx.limits.stopped() {
-        return;
-    }
-    found.totals.extend(tables.into_iter().map(|table| table.totals));
-    files.drain(ctx, found).await;
+/// The sweep over all inode tables, as far as its tasks share it.
+pub(crate) struct Tables {
+    groups: Vec<GroupState>,
+    /// Inodes that descriptors say are unused, and bitmaps say are not.
+    late: Mutex<Vec<Late>>,
 }
 
-async fn read_bitmaps(
-    ctx: &Context,
-    groups: std::ops::Range<u32>,
-    found: &mut Found,
-) -> Vec<Option<Vec<u8>>> {
-    let mut bitmaps: Vec<Option<Vec<u8>>> = groups.clone().map(|_| None).collect();
-    let mut wanted: Vec<(u64, u32)> = groups
-        .clone()
-        .filter(|&group| {
-            let info = &ctx.groups[group.to_usize()];
-            info.bitmaps && !info.has(&ctx.sb, GroupFlags::INODE_UNINIT)
-        })
-        .map(|group| (ctx.groups[group.to_usize()].gd.inode_bitmap.0, group))
-        .collect();
-    wanted.sort_unstable();
-    let blocks: Vec<u64> = wanted.iter().map(|wanted| wanted.0).collect();
-    ctx.source
-        .scattered(&blocks, |n, block| {
-            let (at, group) = wanted[n];
-            let spot = Spot::group(group).at_block(at);
-            let Some(block) = block else {
-                return found.report.add(Code::ReadError, spot, "unreadable", "an inode bitmap");
-            };
-            let gd = &ctx.groups[group.to_usize()].gd;
-            if let Err(corrupt) = verify_inode_bitmap(block, &ctx.sb, Group(group), gd) {
-                found.report.corrupt(Code::InodeBitmapChecksum, spot.clone(), &corrupt);
-            }
-            let padding = &block[ctx.sb.inodes_per_group().to_usize().div_ceil(8)..];
-            if padding.iter().any(|&byte| byte != 0xff) {
-                found.report.add(Code::InodeBitmapPadding, spot, "clear bits", "set ones");
-            }
-            bitmaps[(group - groups.start).to_usize()] = Some(block.to_vec());
-        })
-        .await;
-    bitmaps
+struct GroupState {
+    /// Parts that have not been looked at.
+    left: AtomicU32,
+    bitmap: Mutex<Option<Box<[u8]>>>,
 }
 
-/// How many inodes of a group to look at: those in use by the descriptor, and any in use by the
-/// bitmap.
-fn used_part(ctx: &Context, group: u32, bitmap: Option<&[u8]>, found: &mut Found) -> u32 {
+struct Late {
+    group: u32,
+    first: u32,
+    end: u32,
+    bitmap: Box<[u8]>,
+}
+
+/// Inodes of each group to look at, from the start of its table: those in use by its descriptor.
+fn told(ctx: &Context, group: u32) -> u32 {
     let info = &ctx.groups[group.to_usize()];
     let all = ctx.sb.inodes_per_group();
-    if !ctx.sb.has_group_csum() {
-        return all;
-    }
-    if info.has(&ctx.sb, GroupFlags::INODE_UNINIT) {
+    if !info.table || info.has(&ctx.sb, GroupFlags::INODE_UNINIT) {
         return 0;
     }
-    let told = all - info.gd.unused_inodes.min(all);
-    let Some(bitmap) = bitmap.filter(|bitmap| !bits_are_clear(bitmap, told, all)) else { return told };
-    match (told..all).rev().find(|&n| bit(bitmap, n)) {
-        Some(last) => {
-            let text = format!("{} unused inodes", info.gd.unused_inodes);
-            let expected = format!("at most {}, by the inode bitmap", all - last - 1);
-            found.report.add(Code::DescriptorUnused, Spot::group(group), text, expected);
-            last + 1
-        }
-        None => told,
+    match ctx.sb.has_group_csum() {
+        true => all - info.gd.unused_inodes.min(all),
+        false => all,
     }
 }
 
-/// Reports inodes that are in use by the bitmap, but not in the table.
-fn check_unread(ctx: &Context, group: u32, from: u32, bitmap: Option<&[u8]>, found: &mut Found) {
-    let all = ctx.sb.inodes_per_group();
-    let Some(bitmap) = bitmap.filter(|bitmap| !bits_are_clear(bitmap, from, all)) else { return };
-    let first = group * ctx.sb.inodes_per_group() + 1;
-    for n in from..all {
-        if bit(bitmap, n) {
-            found.report.add(Code::InodeBitmapLeaked, Spot::inode(first + n), "marked as used", "free");
-        }
+fn has_bitmap(ctx: &Context, group: u32) -> bool {
+    let info = &ctx.groups[group.to_usize()];
+    info.bitmaps && !info.has(&ctx.sb, GroupFlags::INODE_UNINIT)
+}
+
+fn per_block(ctx: &Context) -> u32 {
+    (ctx.source.block_bytes() / usize::from(ctx.sb.inode_size())).fit_u32()
+}
+
+/// The parts with these inodes of a group, with their blocks.
+fn inodes_of(ctx: &Context, group: u32, first: u32, end: u32) -> impl Iterator<Item = (Part, u64, u32)> {
+    let per_block = per_block(ctx);
+    let table = ctx.groups[group.to_usize()].gd.inode_table.0;
+    let (from, to) = (first / per_block, end.div_ceil(per_block));
+    let most = ctx.source.most();
+    (from..to).step_by(most.to_usize()).map(move |block| {
+        let blocks = most.min(to - block);
+        let start = block * per_block;
+        let (first, end) = (first.max(start), end.min(start + blocks * per_block));
+        (Part::Inodes(Inodes { group, start, first, end }), table + u64::from(block), blocks)
+    })
+}
+
+/// Groups whose bitmaps and tables lie together are read together.
+fn groups_together(ctx: &Context) -> u32 {
+    match ctx.sb.incompat().contains(Incompat::FLEX_BG) {
+        true => 1 << ctx.sb.raw().s_log_groups_per_flex.min(6),
+        false => 1,
     }
 }
 
-async fn sweep_tables(ctx: &Context, tables: &mut [Table<'_>], files: &mut Files, found: &mut Found) {
-    let inode_bytes = usize::from(ctx.sb.inode_size());
-    let per_block = (ctx.source.block_bytes() / inode_bytes).fit_u32();
-    let most = u64::from(ctx.source.most());
-    // Read all tables as one stream, so that the next table is read ahead while one is being
-    // checked.
-    let mut pieces = Vec::new();
-    for (t, table) in tables.iter().enumerate() {
-        let start = ctx.groups[table.group.to_usize()].gd.inode_table.0;
-        let blocks = u64::from(table.used.div_ceil(per_block));
-        let runs = (0..blocks).step_by(most.to_usize()).map(|at| (at, most.min(blocks - at).fit_u32()));
-        pieces.extend(runs.map(|(at, blocks)| (t, at.fit_u32() * per_block, start + at, blocks)));
-    }
-    let mut stream = ctx.source.stream(pieces.iter().map(|&(_, _, start, blocks)| (start, blocks)));
-    for &(t, mut n, ..) in &pieces {
-        let Some(piece) = stream.next().await else { return };
-        let table = &mut tables[t];
-        for &at in piece.bad() {
-            let spot = Spot::group(table.group).at_block(at);
-            found.report.add(Code::ReadError, spot, "unreadable", "inodes");
+/// All parts, in the order of the disk as far as possible, and of inodes in any case.
+pub(crate) fn parts(ctx: Arc<Context>) -> impl Iterator<Item = (Part, u64, u32)> {
+    let (all, together) = (ctx.groups.len().fit_u32(), groups_together(&ctx));
+    (0..all).step_by(together.to_usize()).flat_map(move |first| {
+        let groups = first..(first + together).min(all);
+        let mut bitmaps: Vec<(u64, u32)> = groups
+            .clone()
+            .filter(|&group| has_bitmap(&ctx, group))
+            .map(|group| (ctx.groups[group.to_usize()].gd.inode_bitmap.0, group))
+            .collect();
+        bitmaps.sort_unstable();
+        let mut parts = Vec::new();
+        let mut rest = &bitmaps[..];
+        while let Some((start, blocks, count)) = ctx.source.first_run(rest.iter().map(|one| one.0)) {
+            let (mine, others) = rest.split_at(count);
+            parts.push((Part::Bitmaps(mine.to_vec()), start, blocks));
+            rest = others;
         }
-        let first = table.group * ctx.sb.inodes_per_group();
-        let before = n;
-        for bytes in piece.bytes().chunks_exact(inode_bytes) {
-            if n >= table.used {
-                break;
-            }
-            let number = InodeNumber(first + n + 1);
-            let is_used = look(ctx, number, bytes, files, found, &mut table.totals);
-            if let Some(bitmap) = table.bitmap {
-                let spot = Spot::inode(number.0);
-                match (is_used, bit(bitmap, n)) {
-                    (true, false) => found.report.add(Code::InodeBitmapFree, spot, "marked as free", "used"),
-                    (false, true) => {
-                        found.report.add(Code::InodeBitmapLeaked, spot, "marked as used", "free")
-                    }
-                    _ => {}
+        parts.extend(groups.flat_map(|group| inodes_of(&ctx, group, 0, told(&ctx, group))));
+        parts
+    })
+}
+
+impl Tables {
+    pub(crate) fn new(ctx: &Context) -> Self {
+        let most = ctx.source.most() * per_block(ctx);
+        let groups = (0..ctx.groups.len().fit_u32()).map(|group| {
+            let parts = told(ctx, group).div_ceil(most) + u32::from(has_bitmap(ctx, group));
+            GroupState { left: AtomicU32::new(parts), bitmap: Mutex::default() }
+        });
+        Self { groups: groups.collect(), late: Mutex::default() }
+    }
+
+    /// Number of parts.
+    pub(crate) fn parts(&self) -> u64 {
+        self.groups.iter().map(|group| u64::from(group.left.load(Ordering::Relaxed))).sum()
+    }
+
+    /// Looks at a part that has been read; the inodes are parsed into `inode`.
+    pub(crate) fn look(
+        &self,
+        ctx: &Context,
+        part: Part,
+        piece: &Piece,
+        inode: &mut Inode,
+        files: &mut Files,
+        found: &mut Found,
+    ) {
+        match part {
+            Part::Bitmaps(bitmaps) => {
+                for (at, group) in bitmaps {
+                    let bitmap = bitmap(ctx, group, at, piece.block(at), found);
+                    *self.groups[group.to_usize()].bitmap.lock() = bitmap;
+                    self.part_is_done(ctx, group, found);
                 }
             }
-            table.totals.used += u32::from(is_used);
-            n += 1;
-        }
-        ctx.rt.charge(Cost::Inode((n - before).into()));
-        drop(piece);
-        if files.is_full() {
-            files.drain(ctx, found).await;
+            Part::Inodes(inodes) => {
+                look_at(ctx, inodes, piece, inode, files, found);
+                self.part_is_done(ctx, inodes.group, found);
+            }
         }
     }
-    for table in tables.iter().filter(|table| table.used > 0) {
-        check_unread(ctx, table.group, table.used, table.bitmap, found);
+
+    /// Compares a group's bitmap with its inodes once all of them are known.
+    fn part_is_done(&self, ctx: &Context, group: u32, found: &mut Found) {
+        let state = &self.groups[group.to_usize()];
+        // What the other tasks have done for the group is seen by the last of them.
+        if state.left.fetch_sub(1, Ordering::AcqRel) != 1 {
+            return;
+        }
+        let Some(bitmap) = state.bitmap.lock().take() else { return };
+        if !ctx.groups[group.to_usize()].table || ctx.limits.stopped() {
+            return;
+        }
+        let (told, all) = (told(ctx, group), ctx.sb.inodes_per_group());
+        compare(ctx, group, 0..told, &bitmap, found);
+        if bits_are_clear(&bitmap, told, all) {
+            return;
+        }
+        if let Some(last) = (told..all).rev().find(|&n| bit(&bitmap, n)) {
+            let text = format!("{} unused inodes", ctx.groups[group.to_usize()].gd.unused_inodes);
+            let expected = format!("at most {}, by the inode bitmap", all - last - 1);
+            found.report.add(Code::DescriptorUnused, Spot::group(group), text, expected);
+            if ctx.limits.take(bitmap.len().to_u64()) {
+                self.late.lock().push(Late { group, first: told, end: last + 1, bitmap });
+            }
+        }
+    }
+
+    /// Looks at inodes that only the bitmaps say are in use.
+    pub(crate) async fn late(self, ctx: &Context, files: &mut Files, found: &mut Found) {
+        let mut late = self.late.into_inner();
+        late.sort_unstable_by_key(|late| late.group);
+        let mut inode = Inode::new(InodeNumber::ROOT, &ctx.sb);
+        for late in late {
+            let parts = inodes_of(ctx, late.group, late.first, late.end);
+            let feed = Feed::new(ctx.source.clone(), parts);
+            while let Some((part, piece)) = feed.next().await {
+                if let Part::Inodes(inodes) = part {
+                    look_at(ctx, inodes, &piece, &mut inode, files, found);
+                }
+                drop(piece);
+                if files.is_full() {
+                    files.drain(ctx, found).await;
+                }
+            }
+            if ctx.limits.stopped() {
+                return;
+            }
+            compare(ctx, late.group, late.first..late.end, &late.bitmap, found);
+        }
+        files.drain(ctx, found).await;
+        found.claiming.finish(&ctx.claims);
     }
 }
 
-/// Looks at one inode; returns whether it is in use.
+/// Checks an inode bitmap by itself; `None` if it cannot be read.
+fn bitmap(ctx: &Context, group: u32, at: u64, block: Option<&[u8]>, found: &mut Found) -> Option<Box<[u8]>> {
+    let spot = Spot::group(group).at_block(at);
+    let Some(block) = block else {
+        found.report.add(Code::ReadError, spot, "unreadable", "an inode bitmap");
+        return None;
+    };
+    let gd = &ctx.groups[group.to_usize()].gd;
+    if let Err(corrupt) = verify_inode_bitmap(block, &ctx.sb, Group(group), gd) {
+        found.report.corrupt(Code::InodeBitmapChecksum, spot.clone(), &corrupt);
+    }
+    let (bits, padding) = block.split_at(ctx.sb.inodes_per_group().to_usize().div_ceil(8));
+    if padding.iter().any(|&byte| byte != 0xff) {
+        found.report.add(Code::InodeBitmapPadding, spot, "clear bits", "set ones");
+    }
+    Some(bits.into())
+}
+
+/// Compares a group's bitmap with its inodes in a range, all of which have been looked at.
+fn compare(ctx: &Context, group: u32, range: Range<u32>, bitmap: &[u8], found: &mut Found) {
+    let first = group * ctx.sb.inodes_per_group();
+    let first_free = ctx.sb.first_inode();
+    let mut page = range.start / PAGE_SLOTS * PAGE_SLOTS;
+    while page < range.end {
+        let mut used = ctx.inodes.used(group, page);
+        for n in page..page.saturating_add(PAGE_SLOTS).min(range.end) {
+            let is_used = used.as_mut().and_then(Iterator::next).unwrap_or(false);
+            let number = InodeNumber(first + n + 1);
+            let is_used = is_used || number < first_free && number != InodeNumber::ROOT;
+            if n < range.start || is_used == bit(bitmap, n) {
+                continue;
+            }
+            let spot = Spot::inode(number.0);
+            match is_used {
+                true => found.report.add(Code::InodeBitmapFree, spot, "marked as free", "used"),
+                false => found.report.add(Code::InodeBitmapLeaked, spot, "marked as used", "free"),
+            }
+        }
+        page += PAGE_SLOTS;
+    }
+}
+
+/// Looks at inodes that have been read.
+fn look_at(
+    ctx: &Context,
+    inodes: Inodes,
+    piece: &Piece,
+    inode: &mut Inode,
+    files: &mut Files,
+    found: &mut Found,
+) {
+    let Inodes { group, start, first, end } = inodes;
+    for &at in piece.bad() {
+        let spot = Spot::group(group).at_block(at);
+        found.report.add(Code::ReadError, spot, "unreadable", "inodes");
+    }
+    let before = group * ctx.sb.inodes_per_group() + 1;
+    let inode_bytes = usize::from(ctx.sb.inode_size());
+    let mut totals = GroupTotals { group, ..GroupTotals::default() };
+    let range = (first - start).to_usize()..(end - start).to_usize();
+    for (n, bytes) in piece.bytes().chunks_exact(inode_bytes).enumerate().take(range.end).skip(range.start) {
+        let number = InodeNumber(before + start + n.fit_u32());
+        totals.used += u32::from(look(ctx, number, bytes, inode, files, found, &mut totals.directories));
+    }
+    ctx.rt.charge(Cost::Inode((end - first).into()));
+    match found.totals.last_mut().filter(|last| last.group == group) {
+        Some(last) => last.add(&totals),
+        None => found.totals.push(totals),
+    }
+}
+
+/// Looks at one inode, which it parses into `inode`; returns whether it is in use.
 fn look(
     ctx: &Context,
     number: InodeNumber,
     bytes: &[u8],
+    inode: &mut Inode,
     files: &mut Files,
     found: &mut Found,
-    totals: &mut GroupTotals,
+    directories: &mut u32,
 ) -> bool {
     let sb = &ctx.sb;
     let is_own = sb.is_own_inode(number);
     let is_reserved = number < sb.first_inode() && number != InodeNumber::ROOT;
     if bytes.iter().all(|&byte| byte == 0) {
         if is_own {
-            ctx.inodes.set(number, Kind::Own, 0, false);
+            ctx.inodes.set(number, Kind::Own, 0, Marks { encrypted: false, used: is_reserved });
         }
         return is_reserved;
     }
     let spot = Spot::inode(number.0);
-    let inode = match parse(ctx, number, bytes, found) {
-        Some(inode) => inode,
-        None => return is_reserved,
-    };
+    if !parse(ctx, number, bytes, inode, found) {
+        return is_reserved;
+    }
+    let inode = &*inode;
     let is_orphan = ctx.orphans.contains(&number.0);
     let is_used = inode.links() > 0 || is_orphan;
     let dtime = inode.raw.i_dtime.get();
@@ -207,9 +321,10 @@ fn look(
         found.report.add(Code::InodeDtime, spot.clone(), format!("i_dtime is {dtime}, in use"), "0");
     }
     if is_own {
-        ctx.inodes.set(number, Kind::Own, 0, false);
-        own(ctx, &inode, files, found);
-        return is_reserved || is_used;
+        let used = is_reserved || is_used;
+        ctx.inodes.set(number, Kind::Own, 0, Marks { encrypted: false, used });
+        own(ctx, inode, files, found);
+        return used;
     }
     if !is_used {
         if dtime == 0 && inode.mode() != 0 {
@@ -217,29 +332,32 @@ fn look(
         }
         return false;
     }
-    file(ctx, &inode, is_orphan, files, found, totals);
+    file(ctx, inode, is_orphan, files, found, directories);
     true
 }
 
-fn parse(ctx: &Context, number: InodeNumber, bytes: &[u8], found: &mut Found) -> Option<Inode> {
-    let corrupt = match Inode::parse_sealed(bytes, &ctx.sb, number, ctx.seed) {
-        Ok(inode) => return Some(inode),
+/// Parses an inode; returns false if nothing of it can be read.
+fn parse(ctx: &Context, number: InodeNumber, bytes: &[u8], inode: &mut Inode, found: &mut Found) -> bool {
+    let corrupt = match inode.replace_sealed(bytes, &ctx.sb, number, ctx.seed) {
+        Ok(()) => return true,
         Err(corrupt) => corrupt,
     };
     let spot = Spot::inode(number.0);
     if matches!(corrupt.problem, Problem::Checksum { .. }) {
         found.report.corrupt(Code::InodeChecksum, spot, &corrupt);
-        return Inode::parse_unchecked(bytes, &ctx.sb, number).ok();
+        return true;
     }
     // `i_extra_isize` makes no sense; without it the rest can be read.
     let mut bytes = bytes.to_vec();
-    bytes.get_mut(128..130)?.fill(0);
-    let inode = Inode::parse_unchecked(&bytes, &ctx.sb, number).ok()?;
+    let Some(extra_size) = bytes.get_mut(128..130) else { return false };
+    extra_size.fill(0);
+    let Ok(parsed) = Inode::parse_unchecked(&bytes, &ctx.sb, number) else { return false };
+    *inode = Inode { tail: Box::default(), ..parsed };
     // For a free inode only the checksum matters, and it is wrong in that case.
     if inode.links() > 0 || ctx.seed.is_some() {
         found.report.corrupt(Code::InodeExtraSize, spot, &corrupt);
     }
-    Some(Inode { tail: Box::default(), ..inode })
+    true
 }
 
 /// An inode of the volume itself.
@@ -339,7 +457,7 @@ fn file(
     is_orphan: bool,
     files: &mut Files,
     found: &mut Found,
-    totals: &mut GroupTotals,
+    directories: &mut u32,
 ) {
     let number = inode.number;
     let spot = Spot::inode(number.0);
@@ -352,7 +470,8 @@ fn file(
         None => Kind::Invalid,
     };
     let links = if is_orphan && inode.links() == 0 { 0 } else { inode.links() };
-    ctx.inodes.set(number, state, links, flags.contains(InodeFlags::ENCRYPT));
+    let marks = Marks { encrypted: flags.contains(InodeFlags::ENCRYPT), used: true };
+    ctx.inodes.set(number, state, links, marks);
     // A directory that was deleted while open has no entries left, and a file that was being
     // truncated may have any size.
     if is_orphan {
@@ -361,7 +480,7 @@ fn file(
         record.clusters += xattrs.blocks;
         record.charge(xattrs.values);
         record.owners = Some(owners(ctx, inode));
-        totals.directories += u32::from(kind == Some(FileKind::Directory));
+        *directories += u32::from(kind == Some(FileKind::Directory));
         let is_mapped = matches!(kind, Some(FileKind::Regular | FileKind::Directory))
             || kind == Some(FileKind::Symlink) && !is_fast_symlink(inode);
         let inode = match is_mapped && !flags.contains(InodeFlags::INLINE_DATA) {
@@ -388,7 +507,7 @@ fn file(
     }
     match kind {
         Some(FileKind::Directory) => {
-            totals.directories += 1;
+            *directories += 1;
             record.role = Role::Directory;
             found.keep(Dir {
                 number: number.0,

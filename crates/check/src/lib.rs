@@ -26,6 +26,7 @@ mod code;
 mod connectivity;
 mod context;
 mod cost;
+mod dir_block;
 mod dir_sweep;
 mod fields;
 mod file;
@@ -96,7 +97,8 @@ pub struct Options {
     pub on_finding: Option<OnFinding>,
     /// Number of tasks that work at the same time.
     pub tasks: usize,
-    /// Number of reads that each task keeps in flight, at most 64.
+    /// Number of reads that each task keeps in flight, at most 64; of short ones, four times as
+    /// many.
     pub depth: usize,
     /// The same device, opened past the host's page cache. Blocks that are not cached are read from
     /// it. Leave it out for a volume in use: its newest blocks may be in the page cache only.

@@ -25,6 +25,9 @@ const REPEATS: u64 = 20_000;
 /// Maximum number of such blocks that are allowed in addition, one for each block of the volume.
 const REPEATS_MORE_MAX: u64 = 1 << 20;
 
+/// What each of several tasks counts in advance.
+const ADVANCE_BYTES: u64 = 16 << 10;
+
 /// Tells a running check to stop. Clones share one flag.
 #[derive(Clone, Debug, Default)]
 pub struct Cancel(Arc<AtomicBool>);
@@ -67,6 +70,8 @@ pub(crate) struct Limits {
     repeats: AtomicU64,
     over: AtomicU8,
     cancel: Cancel,
+    /// What a task counts in advance, in bytes.
+    advance: u64,
 }
 
 const OVER_MEMORY: u8 = 1;
@@ -82,7 +87,15 @@ impl Limits {
             repeats: AtomicU64::new(0),
             over: AtomicU8::new(0),
             cancel,
+            advance: 0,
         }
+    }
+
+    /// Lets tasks count memory in advance. A check that reaches its limit because of that must
+    /// start anew, with a single task.
+    pub(crate) fn with_advances(mut self) -> Self {
+        self.advance = ADVANCE_BYTES;
+        self
     }
 
     /// Sets the limits for a volume: the requested ones, or what a healthy volume of this size
@@ -141,6 +154,11 @@ impl Limits {
         }
     }
 
+    /// A purse for a task.
+    pub(crate) fn purse(self: &Arc<Self>) -> Purse {
+        Purse { limits: self.clone(), left: 0 }
+    }
+
     /// Whether blocks that were already read for one owner may be read again for another.
     pub(crate) fn repeat(&self, blocks: u64) -> bool {
         let repeats = self.repeats.fetch_add(blocks, Ordering::Relaxed).saturating_add(blocks);
@@ -176,5 +194,35 @@ impl Limits {
         }
         (over & OVER_REPEATS != 0)
             .then(|| Incomplete::Repeats { limit: self.repeats_max.load(Ordering::Relaxed) })
+    }
+}
+
+/// Memory that one task has counted in advance. If several tasks wrote to the shared sum for each
+/// small item, they would wait for each other's processor caches.
+#[derive(Debug)]
+pub(crate) struct Purse {
+    limits: Arc<Limits>,
+    left: u64,
+}
+
+impl Purse {
+    /// Like [`Limits::take`].
+    pub(crate) fn take(&mut self, bytes: u64) -> bool {
+        if let Some(left) = self.left.checked_sub(bytes) {
+            self.left = left;
+            return true;
+        }
+        let is_taken = self.limits.take(bytes + self.limits.advance);
+        if is_taken {
+            self.left += self.limits.advance;
+        }
+        is_taken
+    }
+
+    /// Like [`Limits::push`].
+    pub(crate) fn push<T>(&mut self, list: &mut Vec<T>, item: T) {
+        if self.take(2 * size_of::<T>().to_u64()) {
+            list.push(item);
+        }
     }
 }

@@ -4,6 +4,7 @@
 use crate::context::Context;
 use crate::finding::Report;
 use crate::found::{Dir, join};
+use crate::limits::Purse;
 use crate::state::Names;
 use extant_format::{Corrupt, DxRoot, FileBlock, HashVersion, HtreeContext, Incompat, InodeNumber, Place};
 use std::collections::BTreeMap;
@@ -42,6 +43,7 @@ pub(crate) struct DirsFound {
     pub(crate) nodes: Vec<Node>,
     /// Inodes named by entries that are not counted yet.
     pub(crate) named: Names,
+    pub(crate) purse: Purse,
 }
 
 impl DirsFound {
@@ -54,6 +56,7 @@ impl DirsFound {
             leaves: Vec::new(),
             nodes: Vec::new(),
             named: Names::default(),
+            purse: ctx.limits.purse(),
         }
     }
 

@@ -9,7 +9,7 @@ use crate::finding::Spot;
 use crate::found::{Found, Run, Target};
 use crate::{Code, Cost};
 use extant_format::{
-    BlockRange, ExtentContext, ExtentNode, Inode, InodeFlags, InodeNumber, Place, Problem, UintExt,
+    BlockRange, Extent, ExtentContext, ExtentNode, Inode, InodeFlags, InodeNumber, Place, Problem, UintExt,
     VolumeBlock, check_pointer, parse_indirect, pointers_per_block, verify_extent_checksum,
 };
 
@@ -33,6 +33,8 @@ enum Job {
 pub(crate) struct Files {
     files: Vec<Option<File>>,
     jobs: Vec<(u64, u32, Job)>,
+    /// Memory for the extents of the next leaf: most files have a leaf and nothing else.
+    spare: Vec<Extent>,
 }
 
 /// How many jobs, and files with jobs, to collect before they are read.
@@ -68,7 +70,7 @@ impl Files {
         }
         file.pending = (self.jobs.len() - first_job).fit_u32();
         if file.pending == 0 {
-            finish(ctx, found, file);
+            finish(ctx, found, &mut file);
         } else {
             self.files.push(Some(file));
         }
@@ -82,7 +84,8 @@ impl Files {
             let mut jobs = self.next_jobs(ctx.source.block_bytes());
             jobs.sort_unstable_by_key(|&(block, slot, _)| (block, slot));
             let blocks: Vec<u64> = jobs.iter().map(|job| job.0).collect();
-            ctx.source
+            let source = ctx.source.of_one_task();
+            source
                 .scattered(&blocks, |n, block| {
                     let (at, slot, job) = jobs[n];
                     let Some(mut file) = self.files[slot.to_usize()].take() else { return };
@@ -111,7 +114,7 @@ impl Files {
                     file.pending += (self.jobs.len() - before).fit_u32();
                     file.pending -= 1;
                     if file.pending == 0 {
-                        finish(ctx, found, file);
+                        finish(ctx, found, &mut file);
                     } else {
                         self.files[slot.to_usize()] = Some(file);
                     }
@@ -187,7 +190,7 @@ impl Files {
             Some(block) => file.spot().at_block(block.0),
             None => file.spot(),
         };
-        let (node, damaged) = match ExtentNode::salvage(bytes, &cx) {
+        let (node, damaged) = match ExtentNode::salvage_into(bytes, &cx, &mut self.spare) {
             Ok(read) => read,
             Err(corrupt) => {
                 file.damaged = true;
@@ -225,7 +228,7 @@ impl Files {
         }
         match node {
             ExtentNode::Leaf(extents) => {
-                for extent in extents {
+                for extent in &extents {
                     if extent.unwritten && file.role == Role::Directory {
                         let at = spot.clone().at_file_block(extent.logical.0.into());
                         found.report.add(Code::ExtentUnwritten, at, "unwritten blocks", "written ones");
@@ -240,6 +243,7 @@ impl Files {
                         !extent.unwritten,
                     );
                 }
+                self.spare = extents;
             }
             ExtentNode::Index { depth, entries } => {
                 for n in 0..entries.len() {
@@ -395,7 +399,7 @@ fn run(
     let per_cluster = u64::from(ctx.sb.blocks_per_cluster());
     if per_cluster == 1 {
         file.clusters += count;
-        claims.claim(claims.cluster(at), count);
+        found.claiming.add(claims, claims.cluster(at), count);
         return;
     }
     if at.0 % per_cluster != logical % per_cluster {

@@ -73,7 +73,7 @@ pub(crate) async fn open(
         }
     };
     let source = Source::new(device.clone(), sb.block_size(), limits.clone())
-        .with_depth(options.depth)
+        .with_depth(options.tasks, options.depth)
         .with_uncached(options.uncached.clone());
     refuse_unknown(&sb)?;
     let mut opened = Opened { sb, source, from_backup, replayed: false, stale: false, pending: false };

@@ -42,8 +42,8 @@ pub(crate) async fn name_owners(ctx: &Context, xattr_uses: &[XattrUse]) -> Vec<C
         let runs =
             (0..blocks).step_by(most.to_usize()).map(|at| (start + at, most.min(blocks - at).fit_u32()));
         let mut n = 0;
-        let mut stream = ctx.source.stream(runs);
-        while let Some(piece) = stream.next().await {
+        let stream = ctx.source.stream(runs);
+        while let Some(((), piece)) = stream.next().await {
             for bytes in
                 piece.bytes().chunks_exact(inode_bytes).take((ctx.sb.inodes_per_group() - n).to_usize())
             {

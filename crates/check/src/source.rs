@@ -4,6 +4,7 @@ use crate::limits::Limits;
 use extant_block::{Buf, Device, Sector};
 use extant_format::{BlockSize, SUPERBLOCK_BYTES, UintExt};
 use extant_fs::JournalCopy;
+use parking_lot::Mutex;
 use std::collections::{BTreeMap, VecDeque};
 use std::future::Future;
 use std::pin::Pin;
@@ -12,6 +13,8 @@ use std::task::{Context, Poll, Waker};
 
 /// Maximum length of a read in bytes.
 pub(crate) const READ_BYTES: usize = 128 << 10;
+/// This many short reads may be in flight in place of a long one.
+const SHORT_READS: usize = 4;
 /// Gaps of up to this length are read too, rather than skipped.
 const GAP_BYTES: usize = 16 << 10;
 /// `h_magic` of a journal block; zero in an escaped copy.
@@ -67,13 +70,15 @@ pub(crate) struct Source {
     block: BlockSize,
     overlay: Arc<BTreeMap<u64, JournalCopy>>,
     limits: Arc<Limits>,
-    /// Number of reads that one task keeps in flight.
+    /// Number of long reads to keep in flight.
     depth: usize,
+    /// Number of tasks that may read at the same time.
+    tasks: usize,
 }
 
 impl Source {
     pub(crate) fn new(device: Arc<dyn Device>, block: BlockSize, limits: Arc<Limits>) -> Self {
-        Self { device, uncached: None, block, overlay: Arc::default(), limits, depth: 1 }
+        Self { device, uncached: None, block, overlay: Arc::default(), limits, depth: 1, tasks: 1 }
     }
 
     /// Adds a device with the same blocks that is opened past the host's page cache.
@@ -82,10 +87,24 @@ impl Source {
         self
     }
 
-    /// Sets the number of reads that each task keeps in flight.
-    pub(crate) fn with_depth(mut self, depth: usize) -> Self {
-        self.depth = depth.clamp(1, 64);
+    /// Sets the number of tasks, and of long reads that each of them keeps in flight.
+    pub(crate) fn with_depth(mut self, tasks: usize, depth: usize) -> Self {
+        (self.tasks, self.depth) = (tasks.max(1), depth.clamp(1, 64) * tasks.max(1));
         self
+    }
+
+    /// The same blocks, for one of several tasks that each read others.
+    pub(crate) fn of_one_task(&self) -> Self {
+        Self { depth: self.depth / self.tasks, tasks: 1, ..self.clone() }
+    }
+
+    /// Maximum number of reads in flight, and of their bytes.
+    fn limits_in_flight(&self) -> (usize, usize) {
+        (self.depth * SHORT_READS, self.depth * READ_BYTES)
+    }
+
+    fn has_to_stop(&self) -> bool {
+        self.limits.stopped()
     }
 
     /// Adds newer copies of blocks.
@@ -111,6 +130,15 @@ impl Source {
     /// Reads blocks. The read starts at once.
     pub(crate) fn read(&self, start: u64, blocks: u32) -> Pending {
         self.read_from(&*self.device, start, blocks)
+    }
+
+    /// Like [`Self::read`], but past the page cache if possible.
+    fn read_uncached(&self, start: u64, blocks: u32) -> Pending {
+        self.read_from(&**self.uncached.as_ref().unwrap_or(&self.device), start, blocks)
+    }
+
+    fn may_pass_cache(&self) -> bool {
+        self.uncached.is_some()
     }
 
     fn read_from(&self, device: &dyn Device, start: u64, blocks: u32) -> Pending {
@@ -206,22 +234,24 @@ impl Source {
     }
 
     /// Reads runs of blocks in order, many at a time.
-    pub(crate) fn stream<I: Iterator<Item = (u64, u32)>>(&self, runs: I) -> Stream<'_, I> {
-        Stream { source: self, runs, ahead: VecDeque::new(), quick: QUICK, made: 0 }
+    pub(crate) fn stream<I: Iterator<Item = (u64, u32)>>(
+        &self,
+        runs: I,
+    ) -> Feed<impl Iterator<Item = ((), u64, u32)> + use<I>, ()> {
+        Feed::new(self.clone(), runs.map(|(start, blocks)| ((), start, blocks)))
     }
 
     /// Reads runs of blocks in order, many at a time. Ends early if the check has to stop.
     pub(crate) async fn sweep(&self, runs: impl Iterator<Item = (u64, u32)>, mut each: impl FnMut(Piece)) {
-        let mut stream = self.stream(runs);
-        while let Some(piece) = stream.next().await {
+        let stream = self.stream(runs);
+        while let Some(((), piece)) = stream.next().await {
             each(piece);
         }
     }
 
     /// Reads single blocks, which must be sorted, many at a time. Neighbours are read together.
     pub(crate) async fn scattered(&self, blocks: &[u64], mut each: impl FnMut(usize, Option<&[u8]>)) {
-        let gap = (GAP_BYTES >> self.block.log2()).to_u64();
-        let runs = Coalesced { blocks, gap, most: self.most().into() };
+        let runs = Coalesced { blocks, gap: self.gap(), most: self.most().into() };
         let mut next = 0;
         self.sweep(runs, |piece| {
             while let Some(&at) = blocks.get(next).filter(|&&at| at < piece.start + u64::from(piece.blocks)) {
@@ -230,6 +260,16 @@ impl Source {
             }
         })
         .await;
+    }
+
+    /// The first run of some sorted blocks to read together, and how many of them are in it.
+    pub(crate) fn first_run(&self, sorted: impl Iterator<Item = u64>) -> Option<(u64, u32, usize)> {
+        coalesce(sorted, self.gap(), self.most().into())
+    }
+
+    /// Gaps of up to this many blocks are read too, rather than skipped.
+    fn gap(&self) -> u64 {
+        (GAP_BYTES >> self.block.log2()).to_u64()
     }
 
     /// Reads the superblock's block, with newer copies, at its byte offset.
@@ -245,11 +285,21 @@ const QUICK: usize = 16;
 /// One read in this many goes through the page cache, to see whether blocks are cached.
 const PROBE: usize = 16;
 
-/// Reads in flight.
-pub(crate) struct Stream<'a, I> {
-    source: &'a Source,
+/// Runs of blocks that are read in order, each with what it is for.
+///
+/// Several tasks may take pieces of one feed. Its reads are in order all the same, and while one
+/// task works on a piece, the reads for the others stay in flight.
+pub(crate) struct Feed<I, T> {
+    source: Source,
+    state: Mutex<State<I, T>>,
+}
+
+struct State<I, T> {
     runs: I,
-    ahead: VecDeque<Ahead>,
+    /// Each with the length of its run in blocks.
+    ahead: VecDeque<(T, u32, Ahead)>,
+    /// Bytes of the reads ahead.
+    bytes: usize,
     /// Number of reads in a row that completed at once.
     quick: usize,
     /// Number of reads so far.
@@ -259,45 +309,84 @@ pub(crate) struct Stream<'a, I> {
 enum Ahead {
     Ended(Piece),
     Waiting(Pending),
+    /// To be read by the task that takes it.
+    Wanted(u64, u32),
 }
 
-impl<I: Iterator<Item = (u64, u32)>> Stream<'_, I> {
+impl<I: Iterator<Item = (T, u64, u32)>, T> Feed<I, T> {
+    pub(crate) fn new(source: Source, runs: I) -> Self {
+        let state = State { runs, ahead: VecDeque::new(), bytes: 0, quick: QUICK, made: 0 };
+        Self { source, state: Mutex::new(state) }
+    }
+
     /// The next run; `None` after the last, or if the check has to stop.
-    pub(crate) async fn next(&mut self) -> Option<Piece> {
-        if self.source.limits.stopped() {
+    pub(crate) async fn next(&self) -> Option<(T, Piece)> {
+        if self.source.has_to_stop() {
             return None;
         }
-        self.read_ahead();
-        match self.ahead.pop_front()? {
-            Ahead::Ended(piece) => Some(piece),
-            Ahead::Waiting(read) => Some(read.await),
+        let (what, ahead) = {
+            let mut state = self.state.lock();
+            state.read_ahead(&self.source);
+            let (what, blocks, ahead) = state.ahead.pop_front()?;
+            state.bytes -= blocks.to_usize() * self.source.block_bytes();
+            (what, ahead)
+        };
+        let piece = match ahead {
+            Ahead::Ended(piece) => piece,
+            Ahead::Waiting(read) => read.await,
+            Ahead::Wanted(start, blocks) => self.read_now(start, blocks).await,
+        };
+        Some((what, piece))
+    }
+
+    /// Reads a run that is probably cached.
+    async fn read_now(&self, start: u64, blocks: u32) -> Piece {
+        let mut read = self.source.read(start, blocks);
+        // A read that is pending wakes whichever task polls it next.
+        if let Poll::Ready(piece) = read.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            return piece;
+        }
+        self.state.lock().quick = 0;
+        read.await
+    }
+}
+
+impl<I: Iterator<Item = (T, u64, u32)>, T> State<I, T> {
+    /// Starts reads. If reads complete at once, they come from the page cache; then each is made by
+    /// the task that takes it, so that its bytes are still in the processor's cache when they are
+    /// checked. Otherwise many reads are in flight, past the page cache, because filling it costs
+    /// as much processor time as the check itself.
+    fn read_ahead(&mut self, source: &Source) {
+        let (most, most_bytes) = source.limits_in_flight();
+        while self.ahead.is_empty()
+            || self.quick < QUICK && self.ahead.len() < most && self.bytes < most_bytes
+        {
+            let Some((what, start, blocks)) = self.runs.next() else { return };
+            let ahead = match self.quick >= QUICK {
+                true => Ahead::Wanted(start, blocks),
+                false => self.start(source, start, blocks),
+            };
+            self.made += 1;
+            self.bytes += blocks.to_usize() * source.block_bytes();
+            self.ahead.push_back((what, blocks, ahead));
         }
     }
 
-    /// Starts reads. If reads complete at once, they come from the page cache; then only one is
-    /// made at a time, so that its bytes are still in the processor's cache when they are checked.
-    /// Otherwise many reads are in flight, past the page cache, because filling it costs as much
-    /// processor time as the check itself.
-    fn read_ahead(&mut self) {
-        let mut now = Context::from_waker(Waker::noop());
-        while self.ahead.len() < if self.quick >= QUICK { 1 } else { self.source.depth }
-            && let Some((start, blocks)) = self.runs.next()
-        {
-            let is_probe = self.quick >= QUICK || self.made.is_multiple_of(PROBE);
-            let uncached = self.source.uncached.as_ref().filter(|_| !is_probe);
-            self.made += 1;
-            let mut read = self.source.read_from(&**uncached.unwrap_or(&self.source.device), start, blocks);
-            // A read that is pending wakes whichever task polls it next.
-            match read.as_mut().poll(&mut now) {
-                Poll::Ready(piece) => {
-                    let is_enough = is_probe && self.source.uncached.is_some();
-                    self.quick = if is_enough { QUICK } else { self.quick + 1 };
-                    self.ahead.push_back(Ahead::Ended(piece));
-                }
-                Poll::Pending => {
-                    self.quick = 0;
-                    self.ahead.push_back(Ahead::Waiting(read));
-                }
+    fn start(&mut self, source: &Source, start: u64, blocks: u32) -> Ahead {
+        let is_probe = self.made.is_multiple_of(PROBE) || !source.may_pass_cache();
+        let mut read = match is_probe {
+            true => source.read(start, blocks),
+            false => source.read_uncached(start, blocks),
+        };
+        match read.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+            Poll::Ready(piece) => {
+                let is_enough = is_probe && source.may_pass_cache();
+                self.quick = if is_enough { QUICK } else { self.quick + 1 };
+                Ahead::Ended(piece)
+            }
+            Poll::Pending => {
+                self.quick = 0;
+                Ahead::Waiting(read)
             }
         }
     }
@@ -314,18 +403,25 @@ impl Iterator for Coalesced<'_> {
     type Item = (u64, u32);
 
     fn next(&mut self) -> Option<Self::Item> {
-        let (&start, mut rest) = self.blocks.split_first()?;
-        let mut end = start.saturating_add(1);
-        while let Some((&at, others)) = rest.split_first() {
-            let joined = at.saturating_add(1);
-            if at > end.saturating_add(self.gap) || joined - start > self.most {
-                break;
-            }
-            (end, rest) = (end.max(joined), others);
-        }
-        self.blocks = rest;
-        Some((start, (end - start).fit_u32()))
+        let (start, blocks, count) = coalesce(self.blocks.iter().copied(), self.gap, self.most)?;
+        self.blocks = &self.blocks[count..];
+        Some((start, blocks))
     }
+}
+
+/// Joins the first of some sorted blocks with those behind it, if the gaps are at most `gap` and
+/// the run has at most `most` blocks. Returns the run and the number of blocks joined.
+fn coalesce(mut sorted: impl Iterator<Item = u64>, gap: u64, most: u64) -> Option<(u64, u32, usize)> {
+    let start = sorted.next()?;
+    let (mut end, mut count) = (start.saturating_add(1), 1);
+    for at in sorted {
+        let joined = at.saturating_add(1);
+        if at > end.saturating_add(gap) || joined - start > most {
+            break;
+        }
+        (end, count) = (end.max(joined), count + 1);
+    }
+    Some((start, (end - start).fit_u32(), count))
 }
 
 #[cfg(test)]

@@ -229,6 +229,31 @@ impl Claims {
     }
 }
 
+/// Clusters that a task is about to claim. Neighbouring files mostly lie next to each other, so
+/// that their clusters can be claimed together.
+#[derive(Debug, Default)]
+pub(crate) struct Claiming {
+    start: u64,
+    count: u64,
+}
+
+impl Claiming {
+    /// Adds clusters. They are claimed by the time of [`Self::finish`].
+    pub(crate) fn add(&mut self, claims: &Claims, start: u64, count: u64) {
+        if self.start + self.count == start {
+            self.count += count;
+        } else {
+            self.finish(claims);
+            (self.start, self.count) = (start, count);
+        }
+    }
+
+    /// Claims what is left.
+    pub(crate) fn finish(&mut self, claims: &Claims) {
+        claims.claim(self.start, std::mem::take(&mut self.count));
+    }
+}
+
 /// What an inode is, as far as entries that name it are concerned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
@@ -273,7 +298,7 @@ impl Kind {
 /// order, one for each entry, and this way more of them fit into a cache.
 #[derive(Debug)]
 struct Slots {
-    /// [`Kind`] in the low four bits, and [`ENCRYPTED`].
+    /// [`Kind`] in the low four bits, [`ENCRYPTED`] and [`USED`].
     kinds: Box<[AtomicU8]>,
     /// Links minus names, modulo 2^16.
     balances: Box<[AtomicU16]>,
@@ -289,6 +314,16 @@ impl Slots {
 }
 
 const ENCRYPTED: u8 = 0x10;
+/// The inode bitmap should mark it.
+const USED: u8 = 0x20;
+
+/// What is known of an inode beyond its kind.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Marks {
+    pub(crate) encrypted: bool,
+    /// The inode bitmap should mark it.
+    pub(crate) used: bool,
+}
 
 /// What is known of inodes, in pages, because inodes in use may be far apart.
 pub(crate) struct Inodes {
@@ -300,27 +335,46 @@ pub(crate) struct Inodes {
 type InodePage = OnceLock<Option<Slots>>;
 
 /// Number of names that a task collects before it counts them.
-const NAMES: usize = 64 << 10;
+const NAMES: usize = 32 << 10;
+/// Number of groups in which they are counted.
+const NAME_GROUPS: usize = 1024;
 
-/// Inodes named by entries, one for each name. They are sorted before they are counted, so that a
-/// large directory does not cause a cache miss for each name.
+/// Inodes named by entries, one for each name. Those of one page of inodes are counted together, so
+/// that a large directory does not cause a cache miss for each name.
 #[derive(Debug, Default)]
-pub(crate) struct Names(Vec<InodeNumber>);
+pub(crate) struct Names {
+    names: Vec<InodeNumber>,
+    grouped: Vec<InodeNumber>,
+}
 
 impl Names {
     pub(crate) fn add(&mut self, number: InodeNumber, inodes: &Inodes) {
-        self.0.push(number);
-        if self.0.len() >= NAMES {
+        self.names.push(number);
+        if self.names.len() >= NAMES {
             self.count(inodes);
         }
     }
 
     pub(crate) fn count(&mut self, inodes: &Inodes) {
-        self.0.sort_unstable();
-        for same in self.0.chunk_by(|a, b| a == b) {
-            inodes.named(same[0], same.len());
+        let group = |number: &InodeNumber| (number.0 / PAGE_SLOTS).to_usize() % NAME_GROUPS;
+        // A counting sort: where the next name of each group goes.
+        let mut next = vec![0; NAME_GROUPS];
+        for number in &self.names {
+            next[group(number)] += 1;
         }
-        self.0.clear();
+        let mut start = 0;
+        for next in &mut next {
+            start += std::mem::replace(next, start);
+        }
+        self.grouped.resize(self.names.len(), InodeNumber(0));
+        for number in self.names.drain(..) {
+            let at = &mut next[group(&number)];
+            self.grouped[*at] = number;
+            *at += 1;
+        }
+        for &number in &self.grouped {
+            inodes.named(number, 1);
+        }
     }
 }
 
@@ -335,8 +389,8 @@ impl Inodes {
         Some(((n / self.per_group).to_usize(), n % self.per_group))
     }
 
-    /// Records an inode that is in use.
-    pub(crate) fn set(&self, number: InodeNumber, kind: Kind, links: u16, encrypted: bool) {
+    /// Records an inode that is in use, or the volume's own.
+    pub(crate) fn set(&self, number: InodeNumber, kind: Kind, links: u16, marks: Marks) {
         let Some((group, n)) = self.place(number) else { return };
         let Some(group) = self.groups.get(group) else { return };
         let pages =
@@ -346,7 +400,16 @@ impl Inodes {
             .as_ref();
         let (Some(page), at) = (page, (n % PAGE_SLOTS).to_usize()) else { return };
         page.balances[at].fetch_add(links, Ordering::Relaxed);
-        page.kinds[at].store(kind.code() | if encrypted { ENCRYPTED } else { 0 }, Ordering::Relaxed);
+        let marks = if marks.encrypted { ENCRYPTED } else { 0 } | if marks.used { USED } else { 0 };
+        page.kinds[at].store(kind.code() | marks, Ordering::Relaxed);
+    }
+
+    /// Whether each of the `count` inodes of a group from inode `first` on is in use. There are no
+    /// more than a page of inodes from `first` on, which is at the start of a page.
+    pub(crate) fn used(&self, group: u32, first: u32) -> Option<impl Iterator<Item = bool> + '_> {
+        let pages = self.groups.get(group.to_usize())?.get()?;
+        let page = pages.get((first / PAGE_SLOTS).to_usize())?.get()?.as_ref()?;
+        Some(page.kinds.iter().map(|kind| kind.load(Ordering::Relaxed) & USED != 0))
     }
 
     /// The page of an inode in use, and the inode's place in it.

@@ -1,25 +1,28 @@
 //! The order of the sweeps.
 
 use crate::context::Context;
+use crate::dir_block::Scratch;
 use crate::dir_sweep;
 use crate::finding::{Finding, Listener, Report, Spot};
 use crate::found::{Found, GroupTotals};
+use crate::inode_sweep::Tables;
 use crate::limits::Limits;
 use crate::listing::{Directories, DirsFound};
 use crate::map::Files;
 use crate::open::{self, Opened};
 use crate::owners::Contested;
+use crate::source::Feed;
 use crate::state::{Claims, Inodes};
 use crate::usage::Usage;
 use crate::{CheckError, Checked, Code, Cost, Options, groups, htree, inode_sweep, layout, own_files, paths};
 use crate::{connectivity, quota_files, shared, xattr_checks};
 use extant_block::Device;
-use extant_format::{CharSign, Incompat, STATE_VALID, UintExt, VolumeBlock};
+use extant_format::{CharSign, Incompat, Inode, InodeNumber, STATE_VALID, UintExt, VolumeBlock};
 use extant_rt::{Class, Rt};
 use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Checks the volume on `device`. Nothing is written.
 ///
@@ -30,11 +33,12 @@ use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 /// There is no volume, or it has a feature that is not supported; or the check was cancelled.
 pub async fn check(rt: &Rt, device: Arc<dyn Device>, options: Options) -> Result<Checked, CheckError> {
     let listener = options.on_finding.clone().map(|tell| Arc::new(Listener::new(tell)));
-    let first = attempt(rt, device.clone(), &options, listener.clone()).await?;
+    let may_advance = options.tasks > 1;
+    let first = attempt(rt, device.clone(), &options, listener.clone(), may_advance).await?;
     if first.0.incomplete.is_none() || options.tasks <= 1 {
         return Ok(first.0);
     }
-    Ok(attempt(rt, device, &Options { tasks: 1, ..options }, listener).await?.0)
+    Ok(attempt(rt, device, &Options { tasks: 1, ..options }, listener, false).await?.0)
 }
 
 /// What a check knows at its end. Repairs are based on it.
@@ -56,7 +60,7 @@ pub(crate) async fn survey(
     device: Arc<dyn Device>,
     options: &Options,
 ) -> Result<(Checked, Option<Survey>), CheckError> {
-    attempt(rt, device, options, None).await
+    attempt(rt, device, options, None, false).await
 }
 
 async fn attempt(
@@ -64,8 +68,10 @@ async fn attempt(
     device: Arc<dyn Device>,
     options: &Options,
     listener: Option<Arc<Listener>>,
+    may_advance: bool,
 ) -> Result<(Checked, Option<Survey>), CheckError> {
-    let limits = Arc::new(Limits::new(options.memory_bytes, options.cancel.clone()));
+    let limits = Limits::new(options.memory_bytes, options.cancel.clone());
+    let limits = Arc::new(if may_advance { limits.with_advances() } else { limits });
     let mut report = Report::new(options, limits.clone(), listener);
     let opened = open::open(device, options, &limits, &mut report).await?;
     if opened.stale {
@@ -280,32 +286,36 @@ async fn sweep_inodes(
     work: &Work,
     options: &Options,
 ) -> Result<Found, CheckError> {
-    let ticket = Arc::new(AtomicU32::new(0));
-    let all = ctx.groups.len().fit_u32();
+    let tables = Arc::new(Tables::new(ctx));
+    let feed = Arc::new(Feed::new(ctx.source.clone(), inode_sweep::parts(ctx.clone())));
+    let parts = tables.parts();
     let results = on_tasks(rt, options.tasks, || {
-        let (ctx, ticket, step) = (ctx.clone(), ticket.clone(), work.step(0, 2 * u64::from(all)));
+        let (ctx, tables, feed, step) = (ctx.clone(), tables.clone(), feed.clone(), work.step(0, 2 * parts));
         async move {
             let mut found = Found::new(&ctx);
             let mut files = Files::default();
-            loop {
-                let first = ticket.fetch_add(inode_sweep::GROUPS, Ordering::Relaxed);
-                if first >= all || ctx.limits.stopped() {
-                    break;
+            let mut inode = Inode::new(InodeNumber::ROOT, &ctx.sb);
+            while let Some((part, piece)) = feed.next().await {
+                tables.look(&ctx, part, &piece, &mut inode, &mut files, &mut found);
+                drop(piece);
+                if files.is_full() {
+                    files.drain(&ctx, &mut found).await;
                 }
-                let last = (first + inode_sweep::GROUPS).min(all);
-                inode_sweep::sweep(&ctx, first..last, &mut files, &mut found).await;
-                step(u64::from(last - first));
+                step(1);
             }
+            files.drain(&ctx, &mut found).await;
+            found.claiming.finish(&ctx.claims);
             found
         }
     })
     .await?;
     let mut merged = Found::new(ctx);
+    let tables = Arc::into_inner(tables).expect("all tasks have ended");
+    tables.late(ctx, &mut Files::default(), &mut merged).await;
     for found in results {
         merged.merge(found);
     }
-    merged.sort();
-    merged.totals.resize_with(ctx.groups.len(), GroupTotals::default);
+    merged.sort(ctx.groups.len());
     Ok(merged)
 }
 
@@ -316,28 +326,27 @@ async fn sweep_dirs(
     work: &Work,
     options: &Options,
 ) -> Result<(Directories, DirsFound), CheckError> {
-    let ticket = Arc::new(AtomicUsize::new(0));
     let all = Arc::new(all);
     let sign = if ctx.sb.unsigned_dir_hash() { CharSign::Unsigned } else { CharSign::Signed };
     let total = all.items.len();
+    let feed = Arc::new(Feed::new(ctx.source.clone(), dir_sweep::runs(ctx.source.clone(), all.clone())));
     let results = on_tasks(rt, options.tasks, || {
-        let (ctx, ticket, all) = (ctx.clone(), ticket.clone(), all.clone());
+        let (ctx, feed, all) = (ctx.clone(), feed.clone(), all.clone());
         let step = work.step(total.to_u64(), 2 * total.to_u64());
         async move {
             let mut found = DirsFound::new(&ctx);
-            loop {
-                let first = ticket.fetch_add(dir_sweep::BLOCKS, Ordering::Relaxed);
-                if first >= all.items.len() || ctx.limits.stopped() {
-                    break;
-                }
-                let last = (first + dir_sweep::BLOCKS).min(all.items.len());
-                dir_sweep::sweep(&ctx, &all, &all.items[first..last], sign, &mut found).await;
-                step((last - first).to_u64());
+            let mut scratch = Scratch::default();
+            while let Some((items, piece)) = feed.next().await {
+                let count = items.len();
+                dir_sweep::look(&ctx, &all, &all.items[items], &piece, sign, &mut scratch, &mut found);
+                step(count.to_u64());
             }
+            found.named.count(&ctx.inodes);
             found
         }
     })
     .await?;
+    drop(feed);
     let mut merged = DirsFound::new(ctx);
     for found in results {
         merged.merge(found);

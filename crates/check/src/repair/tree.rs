@@ -7,7 +7,7 @@ use super::editor::Editor;
 use super::{index, lost_blocks, maps, xattrs};
 use crate::Code;
 use crate::finding::Finding;
-use crate::state::Kind;
+use crate::state::{Kind, Marks};
 use extant_format::{
     DirEntries, DirEntry, FileBlock, FileKind, Incompat, Inode, InodeFlags, InodeNumber, set_dotdot,
     write_dx_checksum,
@@ -176,7 +176,7 @@ async fn new_directory(
     inode.set_blocks_512(cluster * editor.block_len() / 512, &sb);
     editor.set_inode(&inode).await;
     look_at(editor, number).await;
-    editor.ctx.inodes.set(number, Kind::File(2), 2, false);
+    editor.ctx.inodes.set(number, Kind::File(2), 2, Marks { encrypted: false, used: true });
     Some(inode)
 }
 
