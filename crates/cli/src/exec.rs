@@ -64,6 +64,7 @@ fn with_volume(session: &mut Session, args: &ExecArgs) -> Result<u8, Failure> {
     };
     let settings = Settings {
         kernel_checks: !ids.is_single(),
+        supervisor: ids.is_single().then(|| child.id()),
         ids: Some(ids),
         relatime: words.relatime,
         monitor,
@@ -143,7 +144,7 @@ fn mounted(session: &Session, tie: &Tie, process: u32) -> Result<Option<(Device,
     }
     let OwnIds { map, refused } = OwnIds::give_to(process)?;
     if let Some(refused) = refused {
-        session.summary(&format!("{refused}; files of all users appear as root's"));
+        session.summary(&format!("{refused}; only root exists, and other users are emulated"));
     }
     let _ = tie.tell();
     let device = tie.receive_device().map_err(|error| Failure::host(Path::new("/dev/fuse"), error))?;

@@ -15,8 +15,9 @@ use std::path::PathBuf;
 ///
 /// It runs as root of a user namespace. All users of the volume exist there if newuidmap (package
 /// uidmap) is installed and /etc/subuid and /etc/subgid have ids for you; otherwise only root
-/// exists, and files of other users appear as root's. If you are root, the command has your access
-/// to the host's files.
+/// exists, and the other users are emulated: files of theirs appear as root's, but chown(1) gives
+/// files to them, and su(1) and the like make processes theirs, for the volume. If you are root,
+/// the command has your access to the host's files.
 ///
 /// The exit code is the command's, or 128 plus the number of the signal that killed it; 125 if
 /// extant failed, 126 if the command cannot be run, 127 if it does not exist. Signals are passed on
@@ -55,6 +56,10 @@ pub(crate) struct StageArgs {
     /// The descriptor of the process's socket; only the process that mounts has one
     #[arg(long)]
     pub(crate) socket: Option<i32>,
+    /// The descriptor of a socket for the listener of the calls to be emulated; only the first
+    /// process of the namespace has one
+    #[arg(long)]
+    pub(crate) listener: Option<i32>,
     /// The image
     #[arg(long)]
     pub(crate) source: Option<PathBuf>,

@@ -6,6 +6,7 @@ use crate::exec::EXIT_NOT_RUN;
 use crate::exec_args::StageArgs;
 use crate::failure::Failure;
 use extant_fuse::contain::{enter_root, leave_namespaces, mount_own_proc, own_map, private_mounts};
+use extant_fuse::emulation::{Outside, Supervisor, install};
 use extant_fuse::{MountOptions, Tie, mount, unmount};
 use rustix::fs::{AtFlags, Mode, OFlags};
 use rustix::process::{Pid, Signal};
@@ -57,11 +58,12 @@ fn mount_and_wait(args: &StageArgs, socket: i32, quiet: bool) -> Result<u8, Fail
     private_mounts()?;
     let temporary = args.dir.is_none().then(Temporary::new).transpose()?;
     let dir = args.dir.as_deref().or(temporary.as_ref().map(|made| &*made.path)).unwrap_or(Path::new("/"));
+    let is_single = own_map().is_single();
     let mounting = MountOptions {
         source: args.source.clone().unwrap_or_default(),
         read_only: args.ro,
         // If there are no other users, there is nothing for the kernel to check.
-        allow_other: !own_map().is_single(),
+        allow_other: !is_single,
         kernel_checks: false,
         suid: true,
         dev: false,
@@ -77,14 +79,55 @@ fn mount_and_wait(args: &StageArgs, socket: i32, quiet: bool) -> Result<u8, Fail
     }
     let mut command = Command::new("/proc/self/exe");
     command.args(quiet.then_some("--quiet")).args(["exec-stage", "--dir"]).arg(dir);
-    command.args(args.root.then_some("--root")).arg("--").args(&args.command);
-    let child = command.spawn().map_err(own)?;
-    let code = attendant.wait_for(Pid::from_child(&child)).map_err(own)?;
+    command.args(args.root.then_some("--root"));
+    let (child, supervisor) = start(command, args, is_single.then_some(dir)).map_err(own)?;
+    let code = match supervisor {
+        Some(mut supervisor) => attendant.wait_and_serve(child, &mut supervisor, Supervisor::answer_next),
+        None => attendant.wait_for(child),
+    };
+    let code = code.map_err(own)?;
     if !args.root {
         // With `--root`, the mount is the root directory, and goes away with the namespace.
         let _ = unmount(dir, true);
     }
     Ok(code)
+}
+
+/// Starts the first process of the process namespace. If the user namespace lacks users, `lacking`
+/// is the volume's directory, and this process gets the calls of programs that need them.
+fn start(
+    mut command: Command,
+    args: &StageArgs,
+    lacking: Option<&Path>,
+) -> io::Result<(Pid, Option<Supervisor>)> {
+    let Some(volume) = lacking else {
+        let child = command.arg("--").args(&args.command).spawn()?;
+        return Ok((Pid::from_child(&child), None));
+    };
+    let outside = Outside::open(volume)?;
+    let (ours, theirs) = Tie::pair()?;
+    command.arg("--listener").arg(theirs.number().to_string()).arg("--").args(&args.command);
+    let child = Pid::from_child(&command.spawn()?);
+    // If the child sends no listener, only closing its end says so.
+    drop(theirs);
+    let listener = ours.receive_listener()?;
+    let supervisor = listener.map(|listener| Supervisor::new(outside, listener)).transpose()?;
+    Ok((child, supervisor))
+}
+
+/// Has the other process emulate the users that the namespace lacks, from now on.
+fn emulate(socket: i32, quiet: bool) -> Result<(), Failure> {
+    let own = |error: io::Error| Failure::host(Path::new("/proc/self"), error);
+    let tie = Tie::inherited(socket).map_err(own)?;
+    match install() {
+        Ok(listener) => tie.send_listener(&listener).map_err(own),
+        Err(error) => {
+            if !quiet {
+                complain(&format!("only root exists, and other users cannot be emulated: {error}"));
+            }
+            Ok(())
+        }
+    }
 }
 
 /// A directory to mount on. It is removed when dropped, even if the root directory has changed.
@@ -159,6 +202,9 @@ fn run_command(args: &StageArgs, quiet: bool) -> Result<u8, Failure> {
         volume = "/".into();
     } else {
         mount_own_proc();
+    }
+    if let Some(socket) = args.listener {
+        emulate(socket, quiet)?;
     }
     let Some((program, words)) = args.command.split_first() else { return Ok(EXIT_NOT_FOUND) };
     let mut command = Command::new(program);

@@ -187,6 +187,7 @@ fn serve(session: &mut Session, args: &MountArgs, words: &MountWords) -> Result<
     let settings = Settings {
         kernel_checks: words.allow_other || words.writeback,
         ids: None,
+        supervisor: None,
         owners: words.owners.clone(),
         relatime: words.relatime,
         writeback: words.writeback,

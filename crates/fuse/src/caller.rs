@@ -1,5 +1,6 @@
 //! The caller of an operation.
 
+use crate::emulation::{Identities, Identity};
 use crate::owners::{Owners, StoredCaller};
 use crate::served::Served;
 use crate::wire::{Operation, RequestHeader, fattr};
@@ -25,6 +26,18 @@ impl<'a> Who<'a> {
     pub(crate) fn new(header: &'a RequestHeader, owners: &'a Owners, group: Option<u32>) -> Self {
         let stored = owners.caller(header.uid, header.gid);
         Self { header, owners, stored, group, groups: None }
+    }
+
+    /// The caller as another user than the one that the kernel has sent.
+    pub(crate) fn acting_as(self, identity: &Identity) -> Self {
+        let Identity { user: uid, group: gid, ref supplementary } = *identity;
+        let stored = StoredCaller { uid, gid, is_root: uid == 0, can_own: true };
+        Self { stored, group: None, groups: Some(supplementary.clone()), ..self }
+    }
+
+    /// The credentials of other programs, if the caller is the one that decides about them.
+    pub(crate) fn supervised<'s>(&self, served: &'s Served) -> Option<&'s Identities> {
+        served.identities.as_ref().filter(|identities| identities.is_supervisor(self.header.pid))
     }
 
     /// Whether the caller is root or the user who has mounted, of whom the server is a process.

@@ -4,7 +4,7 @@
 //! kernel's device ([`Device`]), or memory in tests. [`Server`] maps each operation to one of `fs`
 //! and has no file-system logic of its own. [`mount`] and [`unmount`] attach a directory to a
 //! server and detach it, as root or through `fusermount3`. [`contain`] is for programs that run in
-//! namespaces of their own.
+//! namespaces of their own, and [`emulation`] for users that those lack.
 //!
 //! Only the server changes the volume, so the kernel may keep names, attributes and pages for as
 //! long as it likes. Writes are passed through at once; `fs` commits them every few seconds, and an
@@ -21,6 +21,7 @@ mod buffers;
 mod caller;
 pub mod contain;
 mod device;
+pub mod emulation;
 mod errno;
 mod groups;
 mod handles;

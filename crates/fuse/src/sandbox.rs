@@ -9,6 +9,7 @@
 //! can still read, write and map what is open. The io_uring, whose operations no filter sees, is
 //! restricted to these operations when it is created.
 
+use crate::emulation::RESOURCE;
 use landlock::{
     ABI, Access, AccessFs, AccessNet, BitFlags, PathBeneath, PathFd, Ruleset, RulesetAttr,
     RulesetCreatedAttr, RulesetStatus, path_beneath_rules,
@@ -102,6 +103,16 @@ fn only(argument: u8, mask: u64, bits: u64) -> Result<Vec<SeccompRule>, SandboxE
     Ok(vec![rule.map_err(seccompiler::Error::Backend)?])
 }
 
+/// Allows reading the limit that marks whose credentials a process has, and setting none.
+fn reading_marks() -> Result<Vec<SeccompRule>, SandboxError> {
+    let is = |argument, length, value| {
+        SeccompCondition::new(argument, length, SeccompCmpOp::Eq, value).map_err(seccompiler::Error::Backend)
+    };
+    let (resource, new) =
+        (is(1, SeccompCmpArgLen::Dword, RESOURCE.into())?, is(2, SeccompCmpArgLen::Qword, 0)?);
+    Ok(vec![SeccompRule::new(vec![resource, new]).map_err(seccompiler::Error::Backend)?])
+}
+
 fn allowed(image: ImageIs<'_>, child: Option<u32>) -> Result<BTreeMap<i64, Vec<SeccompRule>>, SandboxError> {
     let mut rules: BTreeMap<i64, Vec<SeccompRule>> = ALWAYS.iter().map(|call| (*call, Vec::new())).collect();
     let flag = |bit: i32| u64::from(bit.unsigned_abs());
@@ -112,6 +123,7 @@ fn allowed(image: ImageIs<'_>, child: Option<u32>) -> Result<BTreeMap<i64, Vec<S
     rules.insert(libc::SYS_tgkill, only(0, all, std::process::id().into())?);
     if let Some(child) = child {
         rules.insert(libc::SYS_kill, only(0, all, child.into())?);
+        rules.insert(libc::SYS_prlimit64, reading_marks()?);
     }
     // Allow these calls for open files, but not for paths.
     let empty = flag(libc::AT_EMPTY_PATH);

@@ -1,6 +1,7 @@
 //! The data that operations work on.
 
 use crate::buffers::Buffers;
+use crate::emulation::Identities;
 use crate::groups::groups_of;
 use crate::handles::Handles;
 use crate::interrupts::{Interrupts, is_killed};
@@ -41,6 +42,8 @@ pub(crate) struct Served {
     /// Reading changes times of access.
     pub(crate) relatime: bool,
     pub(crate) interrupts: Interrupts,
+    /// Whom programs act as whose users are emulated.
+    pub(crate) identities: Option<Identities>,
     /// The process that reads other processes' groups, if the server may not.
     monitor: Option<Arc<Monitor>>,
     /// Held while the monitor is asked, so that only one thread waits for it.
@@ -50,7 +53,8 @@ pub(crate) struct Served {
 
 impl Served {
     pub(crate) fn new(rt: &Rt, open: &OpenVolume, settings: Settings) -> Self {
-        let Settings { ids, owners, monitor, trace, kernel_checks, relatime, writeback } = settings;
+        let Settings { ids, owners, monitor, trace, kernel_checks, relatime, writeback, supervisor } =
+            settings;
         let (volume, cache) = (open.volume.clone(), open.cache.clone());
         let nodes = Nodes::new(volume.clone(), open.root.clone());
         let first_commit = volume.newest_commit();
@@ -69,6 +73,7 @@ impl Served {
             relatime,
             writeback,
             interrupts,
+            identities: supervisor.map(Identities::new),
             monitor,
             asks,
             rt,

@@ -2,6 +2,7 @@
 
 use crate::buffers::Buffers;
 use crate::caller::Who;
+use crate::emulation::{OWNER_ATTRIBUTE, is_registration};
 use crate::errno::{Errno, Failure, Result};
 use crate::lane::{self, Waits, Work};
 use crate::lone_syncs::LoneSyncs;
@@ -272,6 +273,11 @@ impl Server {
         operation: &Operation<'_>,
     ) -> Result<Reply> {
         let mut who = Who::new(header, &self.served.shown.owners, group);
+        if let Some(identity) =
+            self.served.identities.as_ref().and_then(|identities| identities.of(header.pid))
+        {
+            who = who.acting_as(&identity);
+        }
         if operation.makes_inode() && !who.can_own() {
             return Err(Errno::OVERFLOW.into());
         }
@@ -353,6 +359,12 @@ impl Server {
                 ops::xattrs::setxattr(served, node, asking, name, value, flags).await
             }
             Operation::Removexattr { name } => ops::xattrs::removexattr(served, node, &who(0), name).await,
+            Operation::Ioctl { args, data }
+                if is_registration(args.cmd)
+                    && let Some(identities) = asking.supervised(served) =>
+            {
+                ops::emulated::register(identities, data)
+            }
             Operation::Ioctl { args, data } => ops::ioctl::ioctl(served, node, &who(0), &args, data).await,
             Operation::Destroy => Ok(Reply::Done),
             Operation::Forget(_)
@@ -377,9 +389,9 @@ impl Server {
         match operation {
             // It changes the inode's ctime.
             Operation::Ioctl { args, .. } => ops::ioctl::changes(args.cmd),
-            // An access list changes the mode.
+            // An access list changes the mode, and so does a change of owner.
             Operation::Setxattr { name, .. } | Operation::Removexattr { name } => {
-                name.starts_with(ACCESS_LIST)
+                name.starts_with(ACCESS_LIST) || *name == OWNER_ATTRIBUTE.as_bytes()
             }
             // A copy reads its source.
             Operation::CopyFileRange { .. } => self.served.relatime,

@@ -20,6 +20,9 @@ pub struct Settings {
     pub ids: Option<IdMap>,
     /// How owners appear, and which user acts as root.
     pub owners: Owners,
+    /// The thread that emulates, for the programs that use the mount, users that do not exist in
+    /// their namespace.
+    pub supervisor: Option<u32>,
     /// Reading changes times of access by the rule of Linux's mount option `relatime`. Otherwise it
     /// changes none (`noatime`).
     pub relatime: bool,

@@ -1,6 +1,7 @@
 //! A socket between two processes that mount together.
 
 use crate::Device;
+use crate::emulation::Listener;
 use crate::inherit::inherited;
 use rustix::io::FdFlags;
 use rustix::net::{
@@ -9,7 +10,7 @@ use rustix::net::{
 };
 use std::io::{IoSlice, IoSliceMut, Read, Result, Write};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 /// One end of the connection. If the other process ends, this one sees the connection closed.
 #[derive(Debug)]
@@ -67,7 +68,19 @@ impl Tie {
     /// # Errors
     /// The other process has ended.
     pub fn send_device(&self, device: &Device) -> Result<()> {
-        let descriptors = [device.as_fd()];
+        self.send(device.as_fd())
+    }
+
+    /// Passes the listener of a filter to the other process.
+    ///
+    /// # Errors
+    /// The other process has ended.
+    pub fn send_listener(&self, listener: &Listener) -> Result<()> {
+        self.send(listener.as_fd())
+    }
+
+    fn send(&self, descriptor: BorrowedFd<'_>) -> Result<()> {
+        let descriptors = [descriptor];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut ancillary = SendAncillaryBuffer::new(&mut space);
         ancillary.push(SendAncillaryMessage::ScmRights(&descriptors));
@@ -80,6 +93,18 @@ impl Tie {
     /// # Errors
     /// The process has too many descriptors.
     pub fn receive_device(&self) -> Result<Option<Device>> {
+        Ok(self.receive()?.map(Device::new))
+    }
+
+    /// Waits for the listener of a filter. `None` if the other process has ended, or sends none.
+    ///
+    /// # Errors
+    /// The process has too many descriptors.
+    pub fn receive_listener(&self) -> Result<Option<Listener>> {
+        Ok(self.receive()?.map(Listener::new))
+    }
+
+    fn receive(&self) -> Result<Option<OwnedFd>> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut byte = [0];
         let mut parts = [IoSliceMut::new(&mut byte)];
@@ -95,7 +120,7 @@ impl Tie {
                 RecvAncillaryMessage::ScmRights(descriptors) => Some(descriptors),
                 _ => None,
             });
-            return Ok(descriptors.flatten().next().map(Device::new));
+            return Ok(descriptors.flatten().next());
         }
     }
 }

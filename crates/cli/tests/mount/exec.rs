@@ -10,7 +10,7 @@ use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
 /// Whether an ordinary user's namespaces and /dev/fuse can be used.
-fn can_exec() -> bool {
+pub(crate) fn can_exec() -> bool {
     let possible =
         Command::new("unshare").args(["-Urm", "true"]).output().is_ok_and(|ran| ran.status.success());
     if !possible {
@@ -73,17 +73,20 @@ fn a_command_gets_the_volume_and_its_code_is_kept() {
     assert!(ran.code == Some(125) && ran.stderr.contains("not an ext2"), "{ran:?}");
 }
 
-/// A shell with the libraries that it needs.
-fn little_system(at: &Path) {
+/// Programs with the libraries that they need.
+pub(crate) fn little_system(at: &Path, programs: &[&str]) {
     for dir in ["bin", "etc", "proc", "dev"] {
         fs::create_dir(at.join(dir)).unwrap();
     }
     fs::write(at.join("etc/resolv.conf"), "old").unwrap();
-    fs::copy("/bin/sh", at.join("bin/sh")).unwrap();
-    for word in run("ldd", &["/bin/sh"]).split_whitespace().filter(|word| word.starts_with('/')) {
-        let copy = at.join(word.trim_start_matches('/'));
-        fs::create_dir_all(copy.parent().unwrap()).unwrap();
-        fs::copy(word, copy).unwrap();
+    for program in programs {
+        let path = Path::new("/bin").join(program);
+        fs::copy(&path, at.join("bin").join(program)).unwrap();
+        for word in run("ldd", &[text(&path)]).split_whitespace().filter(|word| word.starts_with('/')) {
+            let copy = at.join(word.trim_start_matches('/'));
+            fs::create_dir_all(copy.parent().unwrap()).unwrap();
+            fs::copy(word, copy).unwrap();
+        }
     }
 }
 
@@ -93,7 +96,7 @@ fn a_volume_is_the_root_directory() {
         return;
     }
     let source = tempfile::tempdir().unwrap();
-    little_system(source.path());
+    little_system(source.path(), &["sh"]);
     let bed = Bed::unmounted("32M", &["-d", text(source.path())]);
     let script = "set -e; cd /; echo *; echo /proc/[0-9]*; echo > /dev/null; test -c /dev/tty -a -d /dev/pts -a -d /dev/shm; \
                   while read line; do echo \"$line\"; done < /etc/resolv.conf; \
@@ -176,7 +179,7 @@ fn nothing_outlives_a_killed_server_and_what_was_synced_survives() {
 }
 
 /// Runs a shell script on a volume as the ordinary user `ada`, with `ranges` in /etc/subuid.
-fn exec_as_user(bed: &Bed, ranges: &str, fuse_mode: &str, script: &str) -> Ran {
+pub(crate) fn exec_as_user(bed: &Bed, ranges: &str, fuse_mode: &str, options: &str, script: &str) -> Ran {
     let dir = bed.image.parent().unwrap();
     fs::set_permissions(dir, fs::Permissions::from_mode(0o755)).unwrap();
     std::os::unix::fs::chown(&bed.image, Some(1234), None).unwrap();
@@ -185,9 +188,20 @@ fn exec_as_user(bed: &Bed, ranges: &str, fuse_mode: &str, script: &str) -> Ran {
                     printf %s \"$4\" | tee mnt/etc/subuid > mnt/etc/subgid; mount --bind mnt/etc /etc; \
                     mknod mnt/fuse c 10 229; chmod $2 mnt/fuse; mount --bind mnt/fuse /dev/fuse; chmod 1777 mnt; \
                     export TMPDIR=$PWD/mnt; \
-                    exec setpriv --reuid 1234 --regid 1234 --clear-groups ./extant -q exec image -- sh -c \"$3\"";
+                    exec setpriv --reuid 1234 --regid 1234 --clear-groups ./extant -q exec image $5 -- sh -c \"$3\"";
     let mut command = Command::new("unshare");
-    command.args(["-m", "sh", "-c", prepared, "sh", env!("CARGO_BIN_EXE_extant"), fuse_mode, script, ranges]);
+    command.args([
+        "-m",
+        "sh",
+        "-c",
+        prepared,
+        "sh",
+        env!("CARGO_BIN_EXE_extant"),
+        fuse_mode,
+        script,
+        ranges,
+        options,
+    ]);
     command.current_dir(dir).stdin(Stdio::null()).output().unwrap().into()
 }
 
@@ -202,17 +216,12 @@ fn an_ordinary_user_is_root_of_the_volume() {
         &["write /etc/hostname /theirs", "sif /theirs uid 55", "sif /theirs gid 66"].map(str::to_owned),
     );
     let before = fs::read(&bed.image).unwrap();
-    let ran = exec_as_user(&bed, "", "600", "true");
+    let ran = exec_as_user(&bed, "", "600", "", "true");
     assert!(ran.code == Some(125) && ran.stderr.contains("chmod 666 /dev/fuse"), "{ran:?}");
     assert!(before == fs::read(&bed.image).unwrap(), "the image has changed");
     // Alone in the namespace: others appear as root, and stay who they are.
     let owners = "stat -c %u:%g theirs";
-    let ran = exec_as_user(
-        &bed,
-        "",
-        "666",
-        &format!("{owners}; echo more >> theirs; echo mine > mine; ! chown 5 mine 2>&-"),
-    );
+    let ran = exec_as_user(&bed, "", "666", "", &format!("{owners}; echo more >> theirs; echo mine > mine"));
     assert_eq!((&*ran.stdout, &*ran.stderr, ran.code), (&b"0:0\n"[..], "", Some(0)));
     fsck(&bed.image);
     let owned = |path: &str| {
@@ -229,7 +238,7 @@ fn an_ordinary_user_is_root_of_the_volume() {
     let script = format!(
         "{owners}; chown 5:6 mine; setpriv --reuid 55 --regid 66 --clear-groups sh -c 'echo x > theirs; ! echo x > mine' 2>&-; cat theirs"
     );
-    let ran = exec_as_user(&bed, "eve:1:1\nada:100000:65536\n", "666", &script);
+    let ran = exec_as_user(&bed, "eve:1:1\nada:100000:65536\n", "666", "", &script);
     assert_eq!((&*ran.stdout, &*ran.stderr, ran.code), (&b"55:66\nx\n"[..], "", Some(0)));
     fsck(&bed.image);
     assert_eq!(owned("/mine"), ["5", "6"].map(str::to_owned));

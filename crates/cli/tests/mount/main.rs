@@ -3,6 +3,7 @@
 mod access_times;
 mod bed;
 mod deaths;
+mod emulated_users;
 mod exec;
 mod files;
 mod interrupts;

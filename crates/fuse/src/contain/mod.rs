@@ -3,7 +3,8 @@
 //! Three processes take part. The one that serves the volume stays outside and says which ids exist
 //! inside ([`OwnIds`]). A second leaves its namespaces ([`leave_namespaces`]), mounts, and passes
 //! the device back over a [`Tie`](crate::Tie). A third is the first process of the new process
-//! namespace, and may take the volume as its root directory ([`enter_root`]).
+//! namespace, and may take the volume as its root directory ([`enter_root`]). If a single user and
+//! group exist inside, the second also emulates the others ([`emulation`](crate::emulation)).
 
 mod namespaces;
 mod own_ids;

@@ -2,6 +2,7 @@
 
 pub(crate) mod attributes;
 pub(crate) mod dirs;
+pub(crate) mod emulated;
 pub(crate) mod files;
 pub(crate) mod ioctl;
 pub(crate) mod names;

@@ -1,8 +1,10 @@
 //! Extended attributes, including access lists.
 
 use crate::caller::Who;
+use crate::emulation::OWNER_ATTRIBUTE;
 use crate::errno::{Errno, Failure, Result};
 use crate::object::{Object, ROOT};
+use crate::ops::emulated;
 use crate::served::Served;
 use crate::wire::{Reply, Xattr};
 use crate::{METRICS_ATTRIBUTE, SERVER_ATTRIBUTE, SYNC_ATTRIBUTE, WRITERS_ATTRIBUTE};
@@ -100,6 +102,11 @@ pub(crate) async fn setxattr(
 ) -> Result<Reply> {
     const CREATE: u32 = 1;
     const REPLACE: u32 = 2;
+    if name == OWNER_ATTRIBUTE.as_bytes()
+        && let Some(identities) = who.supervised(served)
+    {
+        return emulated::set_owner(served, nodeid, identities, value).await;
+    }
     if nodeid == ROOT && name == SYNC_ATTRIBUTE.as_bytes() {
         // The kernel lets every user set attributes of this class, even on a private mount.
         if !who.administers() {
