@@ -273,6 +273,22 @@ fn turns_on_a_slow_disk_are_worth_its_seeks_and_no_round_is_longer_than_six_seco
     }
 }
 
+/// A seek to the next file must not cost a disk more than a hundredth of its rate.
+#[test]
+fn a_file_is_written_for_two_seconds_while_memory_is_ample() {
+    let limits = DirtyLimits { background_pages: 100_000, limit_pages: 200_000 };
+    let mut control = TurnControl::new();
+    let full = Numbers { limits, ..numbers(150_000, 0) };
+    for second in 1..30 {
+        control.written(Nanos::from_secs(second), &full, 10_000, Nanos::from_secs(1));
+    }
+    for writer in 0..5 {
+        ask(&mut control, Nanos::from_secs(30), &full, writer);
+    }
+    let flusher = control.orders(Nanos::from_secs(30), &full, None).flusher;
+    assert!(matches!(flusher, Background::Run { chunk_pages: 20_000..=21_000, .. }), "{flusher:?}");
+}
+
 #[test]
 fn only_a_writer_that_had_a_turn_is_promised_a_long_one() {
     let limits = DirtyLimits { background_pages: 10_000, limit_pages: 20_000 };

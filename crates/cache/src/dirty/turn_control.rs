@@ -23,6 +23,9 @@ const SHORT_TURN_PAGES: u64 = 7 << 18 >> 12;
 /// … as long as the round does not exceed this. (The minimum of eight pages per turn may exceed
 /// it.)
 const LONGEST_ROUND: Nanos = Nanos::from_secs(6);
+/// While memory is ample, a disk writes one file for this long, if that has so much dirty, before it
+/// moves to the next one. The seek there and half a turn take up to 20 ms, so they cost 1 %.
+const VISIT: Nanos = Nanos::from_secs(2);
 /// The longest turn when memory is short: 8 MiB.
 const LONG_TURN_PAGES: u64 = 8 << 20 >> 12;
 /// The shortest pause worth taking.
@@ -279,7 +282,7 @@ impl TurnControl {
         if numbers.global.dirty_pages <= threshold && numbers.on_device.dirty_pages <= mine && !waited_for {
             return Background::Stop;
         }
-        let chunk = if plan.short { 2 * plan.turn } else { (plan.rate / 4).min(plan.limit / 8) };
+        let chunk = if plan.short { 2 * plan.turn } else { pages_in(plan.rate, VISIT).min(plan.limit / 8) };
         Background::Run {
             // Whole bios: a short one in the middle of a stream makes a disk with a queue skip
             // ahead, and later seek back for the part it skipped.
