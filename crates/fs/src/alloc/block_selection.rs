@@ -232,6 +232,24 @@ impl Groups {
         Step::Full
     }
 
+    /// The groups from that of `goal` on whose free clusters make up a request for `want`, and the
+    /// next one, as far as they are not loaded. Looks at `most` groups.
+    pub(crate) fn not_loaded(&self, goal: VolumeBlock, want: u64, most: u32) -> Vec<Group> {
+        let (first, _) = self.locate(goal);
+        let end = first.0.saturating_add(most).min(self.groups.len().fit_u32());
+        let mut missing = Vec::new();
+        let mut left = Some(want);
+        for group in (first.0..end).map(Group) {
+            let Some(wanted) = left else { break };
+            let free = u64::from(self.free(group));
+            if free > 0 && !self.is_loaded(group) {
+                missing.push(group);
+            }
+            left = wanted.checked_sub(free);
+        }
+        missing
+    }
+
     fn widened(&self, request: Request) -> u32 {
         let clusters = |blocks: u32| (blocks >> self.cluster.log2()).max(1);
         match request.growing {

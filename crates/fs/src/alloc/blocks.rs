@@ -156,6 +156,13 @@ impl Allocator {
         }
     }
 
+    /// Reads the bitmaps of the groups into which a request for this many more clusters would grow
+    /// a file, from `goal` on. A damaged bitmap is reported by the request.
+    pub(crate) async fn look_ahead(&self, goal: VolumeBlock, clusters: u64) {
+        let groups = self.shared.groups.lock().not_loaded(goal, clusters, 1 + GROUPS_AHEAD);
+        join_all(groups.into_iter().map(|group| self.shared.look_ahead(group, 0))).await;
+    }
+
     /// Wraps blocks that have been removed from the allocatable ones.
     pub(super) fn taken(&self, run: PhysicalRun) -> Allocated {
         Allocated { shared: self.shared.clone(), run, settled: false }

@@ -2,7 +2,8 @@
 //! cache.
 //!
 //! A request becomes as few bios as the device's limit and the placement of its blocks allow, all
-//! submitted together. Runs adjacent on the device share a bio even across map boundaries. Dirty
+//! submitted together, up to 4 MiB; longer ones are submitted in steps of that length. Runs adjacent
+//! on the device share a bio even across map boundaries. Dirty
 //! pages of the range are written back first, and no page of the range is in the cache during a
 //! device write.
 //!
@@ -11,7 +12,8 @@
 //! inode exclusively if it also zeroes part of a block, appends, or has to wait for space. Blocks
 //! are allocated and logged as in write-back: the data are on the device before anything points to
 //! them. The map node for the next blocks (a tree node or a block of pointers) is read while the
-//! preceding data are in flight.
+//! preceding data are in flight, and so are the bitmaps from which a growing file's next blocks
+//! come.
 //!
 //! Other requests go through the cache: those not in whole sectors, partial writes to blocks that
 //! hold no data yet, inline contents, and files with data=journal.
@@ -20,6 +22,7 @@ use super::cache_errors::cache_error;
 use super::contents::Contents;
 use super::open_file::OpenFile;
 use super::reserving::Mark;
+use crate::journal::STINT;
 use crate::map::block_state::{OnDisk, WriteStep};
 use crate::{Error, Result};
 use extant_block::{Bio, BioFlags, Buf, Device, IoError, Op, Piece, Sector, Segment, until_end};
@@ -30,6 +33,11 @@ use std::pin::pin;
 
 /// A run of a request's bytes on the device; with `None` it reads as zeroes.
 type DeviceRun = (Option<Sector>, u64);
+
+/// A request is submitted in steps of this many bytes. Between two steps other tasks may run, and
+/// bios that have ended make room at the device. If a striped device got a long request at once,
+/// the end of it would be merged and sent out of order while its beginning is in flight.
+const STEP_BYTES: u64 = 4 << 20;
 
 impl OpenFile {
     /// Reads into `buf` from byte `at` on. Returns the buffer and the number of bytes read, which
@@ -252,7 +260,10 @@ impl OpenFile {
         self.mapping.invalidate(bytes).await.map_err(cache_error)?;
         let mut placed = WrittenRun { extents: Default::default(), size_bytes: 0 };
         let written = match contents.place_all(bytes, &mut placed).await {
-            Ok(()) => self.write_placed(held, &placed).await,
+            Ok(()) => {
+                let written = pin!(self.write_placed(held, &placed));
+                contents.beside_bitmaps(written, bytes).await
+            }
             Err(error) => Err(error),
         };
         if let Err(error) = &written {
@@ -307,7 +318,7 @@ impl OpenFile {
         let mut bio = Bio::new(Op::Write, Sector(0), held.take().map(Segment::from).into_iter().collect());
         bio.flags = BioFlags::SYNC;
         let ended = until_end(&mut bio);
-        contents.start(bio, runs);
+        contents.start_in_steps(bio, runs).await;
         let (buf, result) = taken_back(ended.await);
         *held = buf;
         let zeroed = join_all(rest).await.into_iter().collect::<std::result::Result<Vec<()>, IoError>>();
@@ -393,7 +404,7 @@ impl Contents {
                 if whole < asked.end {
                     push(&mut runs, (None, asked.end - whole), u64::MAX);
                 }
-                self.start(bio, &runs);
+                self.start_in_steps(bio, &runs).await;
                 break;
             }
             rest = Some(bio);
@@ -402,7 +413,7 @@ impl Contents {
                 let parts = [piece(until - at), piece(asked.end - until)];
                 let mut parts =
                     extant_block::split(rest.take().expect("it was put back"), &parts).into_iter();
-                self.start(parts.next().expect("two parts"), &runs);
+                self.start_in_steps(parts.next().expect("two parts"), &runs).await;
                 (rest, at) = (parts.next(), until);
             }
             let block = at >> self.block.log2();
@@ -438,6 +449,21 @@ impl Contents {
         }
     }
 
+    /// Waits for the write of a range. Meanwhile reads the bitmaps from which the next write of this
+    /// length will allocate, if this one placed the file's last blocks: the device would be idle
+    /// while that one waits for them. They are asked for first, since a queue may hold the whole of this write.
+    async fn beside_bitmaps<T>(&self, written: impl Future<Output = T> + Unpin, bytes: ByteRange) -> T {
+        let last_placed = self.live.lock().last_placed;
+        let Some((_, goal)) = last_placed.filter(|&(end, _)| self.bytes_at(end) >= bytes.end) else {
+            return written.await;
+        };
+        let clusters = self.sb().cluster_size().count(self.blocks_of(bytes));
+        match select(pin!(self.writer.alloc.look_ahead(goal, clusters)), written).await {
+            Either::Left(((), written)) => written.await,
+            Either::Right((written, _)) => written,
+        }
+    }
+
     /// Places of a range, if it only overwrites blocks that are mapped and logged.
     fn overwritten_runs(&self, bytes: ByteRange) -> Option<Vec<DeviceRun>> {
         let most = self.device().limits().max_bytes;
@@ -464,6 +490,36 @@ impl Contents {
             }
         }
         Ok(())
+    }
+
+    /// Submits a bio for these runs, whose total length equals the bio's, in steps of
+    /// [`STEP_BYTES`].
+    async fn start_in_steps(&self, bio: Bio, runs: &[DeviceRun]) {
+        if bio.bytes <= STEP_BYTES {
+            return self.start(bio, runs);
+        }
+        let (mut steps, mut step, mut room) = (Vec::new(), Vec::new(), STEP_BYTES);
+        for &(mut at, mut bytes) in runs {
+            while bytes > 0 {
+                let part = bytes.min(room);
+                step.push((at, part));
+                at = at.map(|at| Sector(at.0 + part / Sector::BYTES));
+                (bytes, room) = (bytes - part, room - part);
+                if room == 0 {
+                    steps.push(std::mem::take(&mut step));
+                    room = STEP_BYTES;
+                }
+            }
+        }
+        steps.extend(Some(step).filter(|step| !step.is_empty()));
+        let whole =
+            |step: &Vec<DeviceRun>| Piece { start: Sector(0), bytes: step.iter().map(|run| run.1).sum() };
+        let pieces: Vec<Piece> = steps.iter().map(whole).collect();
+        let mut budget = self.writer.rt.budget(STINT);
+        for (bio, step) in extant_block::split(bio, &pieces).into_iter().zip(&steps) {
+            self.start(bio, step);
+            budget.resched().await;
+        }
     }
 
     /// Submits a bio for these runs, whose total length equals the bio's.
