@@ -291,7 +291,7 @@ impl Default for Job {
 }
 
 /// The known keys, listed in the error message for an unknown one.
-pub const KEYS: &str = "bs, buffered, direct, directory, end_fsync, fadvise_hint, fdatasync, filename, filesize, fsync, fsync_on_close, group_reporting, \
+pub const KEYS: &str = "bs, bsrange, buffered, direct, directory, end_fsync, fadvise_hint, fdatasync, filename, filesize, fsync, fsync_on_close, group_reporting, \
     invalidate, io_size, iodepth, ioengine, loops, name, \
     new_group, norandommap, number_ios, numjobs, offset, offset_increment, prio, prioclass, ramp_time, randseed, rate, rate_iops, runtime, rw, rwmixread, \
     rwmixwrite, size, startdelay, stonewall, sync, sync_file_range, thinktime, thinktime_blocks, time_based";
@@ -332,6 +332,9 @@ impl Job {
         match key {
             "rw" | "readwrite" => self.pattern = Pattern::parse(value)?,
             "bs" | "blocksize" => self.block_bytes = above_zero(bytes(alike(value)?)?)?,
+            "bsrange" | "blocksize_range" => {
+                self.block_bytes = above_zero(bytes(one_length(alike(value)?)?)?)?
+            }
             "size" => self.size = size(value)?,
             "io_size" | "io_limit" => self.io_bytes = bytes(value)?,
             "loops" => self.loops = above_zero(count(value)?)?,
@@ -560,6 +563,17 @@ fn alike(text: &str) -> Result<&str, String> {
             Err(format!("\"{text}\": different values for reads and writes are not supported"))
         }
         _ => Ok(first),
+    }
+}
+
+/// Parses a range of lengths whose ends are equal; returns that length.
+fn one_length(text: &str) -> Result<&str, String> {
+    match text.split_once('-') {
+        Some((least, most)) if bytes(least)? != bytes(most)? => {
+            Err(format!("\"{text}\": blocks of several lengths are not supported; give bs"))
+        }
+        Some((least, _)) => Ok(least),
+        None => Err(format!("\"{text}\" is not LEAST-MOST, such as 4k-4k")),
     }
 }
 

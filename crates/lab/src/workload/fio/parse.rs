@@ -341,6 +341,9 @@ mod tests {
             &parse("--name=a --size=10m --numjobs=4 --offset_increment=20m --number_ios=7").unwrap().jobs[0];
         assert_eq!((job.file_bytes(), job.wanted_blocks(job.span_bytes(70 << 20))), (70 << 20, 7));
         assert_eq!(parse("--name=a --filesize=1g --rw=read").unwrap().jobs[0].size_bytes(), 1 << 30);
+        let refused = parse("--name=a --size=1m --bsrange=4k-8k").unwrap_err().to_string();
+        assert!(refused.contains("blocks of several lengths are not supported; give bs"), "{refused}");
+        assert_eq!(parse("--name=a --size=1m --bsrange=8k-8k").unwrap().jobs[0].block_bytes, 8192);
         let refused = parse("--name=a --size=1m --bs=4k,8k").unwrap_err().to_string();
         assert!(refused.contains("different values for reads and writes"), "{refused}");
     }

@@ -4,17 +4,17 @@ use extant_rt::Nanos;
 
 /// Parses a size in bytes: `4096`, `4k`, `5G`.
 ///
-/// Like fio by default (`kb_base=1024`), `4k` and `4kB` are 4096 bytes, and `4KiB` is 4000, the
-/// reverse of the standard.
+/// Like fio by default (`kb_base=1024`), `4k`, `4kB` and `4Ki` are 4096 bytes, and `4KiB` is 4000,
+/// the reverse of the standard.
 pub(crate) fn bytes(text: &str) -> Result<u64, String> {
     let (number, unit) = split(text)?;
     let unit = unit.to_ascii_lowercase();
     let (base, prefix) = match unit.strip_suffix("ib") {
         Some(prefix) => (1000_u64, prefix),
-        None => (1024, unit.strip_suffix('b').unwrap_or(&unit)),
+        None => (1024, unit.strip_suffix(['b', 'i']).unwrap_or(&unit)),
     };
     let power = match prefix {
-        "" if base == 1024 => 0,
+        "" if base == 1024 && !unit.ends_with('i') => 0,
         "k" => 1,
         "m" => 2,
         "g" => 3,
@@ -74,7 +74,9 @@ mod tests {
         // fio --name=a --ioengine=null --bs=1 --size=4KiB reads 4000 bytes.
         assert_eq!(bytes("4KiB"), Ok(4000));
         assert_eq!(bytes("1mib"), Ok(1_000_000));
-        assert!(bytes("4ib").is_err());
+        // KDiskMark writes --bs=1024Ki, which fio takes for 1 MiB.
+        assert_eq!(bytes("1024Ki"), Ok(1 << 20));
+        assert!(bytes("4ib").is_err() && bytes("4i").is_err());
         assert_eq!(bytes("512"), Ok(512));
         assert!(
             bytes("4x").is_err()

@@ -35,7 +35,7 @@ pub(super) fn takes_a_word(key: &str) -> bool {
 /// and threads.
 ///
 /// None of this is modelled, and none of it lies between a job and its device here.
-pub const WITHOUT_EFFECT: [&str; 92] = [
+pub const WITHOUT_EFFECT: [&str; 100] = [
     "alloc-size",
     "allow_file_create",
     "allow_mounted_write",
@@ -63,6 +63,7 @@ pub const WITHOUT_EFFECT: [&str; 92] = [
     "disable_clat",
     "disable_lat",
     "disable_slat",
+    "disk_util",
     "error_dump",
     "eta",
     "eta-interval",
@@ -77,6 +78,7 @@ pub const WITHOUT_EFFECT: [&str; 92] = [
     "gtod_reduce",
     "hipri",
     "hugepage-size",
+    "idle-prof",
     "ignore_error",
     "iodepth_batch",
     "iodepth_batch_complete",
@@ -91,9 +93,14 @@ pub const WITHOUT_EFFECT: [&str; 92] = [
     "latency-log",
     "lockmem",
     "log_avg_msec",
+    "log_compression",
+    "log_compression_cpus",
+    "log_entries",
     "log_hist_msec",
+    "log_issue_time",
     "log_max_value",
     "log_offset",
+    "log_store_compressed",
     "log_unix_epoch",
     "max-jobs",
     "mem",
@@ -125,6 +132,7 @@ pub const WITHOUT_EFFECT: [&str; 92] = [
     "userspace_reap",
     "warnings-fatal",
     "write_bw_log",
+    "write_hist_log",
     "write_iops_log",
     "write_lat_log",
     "zero_buffers",
