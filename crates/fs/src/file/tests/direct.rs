@@ -65,6 +65,45 @@ fn the_map_of_the_next_blocks_is_read_while_data_are_in_flight() {
 }
 
 #[test]
+fn the_bitmaps_for_the_next_blocks_are_read_while_data_are_in_flight() {
+    // Groups of 1 MiB, each with its bitmap.
+    let args = "-t ext2 -b 1024 -g 1024 -I 128 -N 64";
+    const LEN: usize = 800 << 10;
+    let found = with_gate(
+        args,
+        vec![],
+        |_| vec![],
+        async |rt, bed, gate, number| {
+            let (_, file) = bed.file(number, FileOptions::default()).await;
+            let part = |mark: usize| Buf::from_slice(&vec![mark as u8; LEN]);
+            assert_eq!(file.write_direct(0, part(1)).await.1.unwrap(), LEN);
+            gate.holds.store(true, Ordering::Relaxed);
+            let mut write = Box::pin(file.write_direct(LEN as u64, part(2)));
+            for _ in 0..16 {
+                assert!(!poll_once(&mut write).await, "its data are in flight");
+                rt.yield_now().await;
+            }
+            gate.release();
+            assert_eq!(write.await.1.unwrap(), LEN);
+            gate.holds_reads.store(true, Ordering::Relaxed);
+            let mut next = Box::pin(file.write_direct(2 * LEN as u64, part(3)));
+            let is_done = poll_once(&mut next).await;
+            let waits_for: Vec<_> = gate.held.lock().iter().map(|bio| bio.start).collect();
+            assert!(is_done, "it waits for no bitmap: {waits_for:?}");
+            gate.release();
+            drop(next);
+            file.sync().await.unwrap();
+            drop(file);
+            bed.commit_counts().await;
+        },
+    );
+    let Some((_dir, image, number)) = found else { return };
+    check_is_silent(&image, "after direct writes to several groups");
+    let expected: Vec<u8> = (1..=3).flat_map(|mark: u8| vec![mark; LEN]).collect();
+    assert!(dumped(&image, number) == expected);
+}
+
+#[test]
 fn writers_of_a_new_file_are_in_flight_together() {
     let found = with_gate(
         PLAIN,
