@@ -114,7 +114,7 @@ enum Found {
 /// Where a link leads.
 enum End {
     /// To a directory; on the way to it are these directories and links, which the tree lacks.
-    Directory(Place, Vec<Missing>),
+    Directory(Box<Place>, Vec<Missing>),
     /// To no directory; on the way are these.
     Nothing(Vec<Missing>),
     /// Out of the directory that sources are added to.
@@ -166,7 +166,7 @@ impl Top {
                             End::Directory(place, missing) => {
                                 imply(tree, missing)?;
                                 let tree = find(tree, &place.path);
-                                Some(Place { tree, ..place })
+                                Some(Place { tree, ..*place })
                             }
                             End::Nothing(missing) => {
                                 imply(tree, missing)?;
@@ -286,7 +286,7 @@ impl Top {
                 todo.push_front(part);
             }
         }
-        Ok(End::Directory(way.pop().expect("the root stays"), missing))
+        Ok(End::Directory(Box::new(way.pop().expect("the root stays")), missing))
     }
 }
 
