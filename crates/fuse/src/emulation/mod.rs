@@ -12,7 +12,7 @@
 //!   do is denied.
 //!
 //! The kernel itself keeps track of whose credentials a process has, over fork and exec: as a mark
-//! in a resource limit that Linux no longer uses ([`mark`]). The server reads it there.
+//! in a resource limit that Linux no longer uses (`mark.rs`). The server reads it there.
 //!
 //! This is not a boundary. All processes really have the rights of the user who runs them, and
 //! nothing that they do to the supervisor gives them more: it changes nothing but owners of files
