@@ -1,12 +1,14 @@
-//! The device path against fio's io_uring engine on the same file, and the NBD client against
-//! nbdcopy and qemu-img on the same server.
+//! The device path and `extant lab run` against fio's io_uring engine on the same file, and the NBD
+//! client against nbdcopy and qemu-img on the same server.
 
 use super::fio::{self, Outcome};
-use super::{Result, median};
+use super::{Result, median, read};
 use extant_block::{
     Bio, Buf, Device, FileDevice, FileOptions, IoError, NbdDevice, NbdOptions, Op, Sector, StreamId,
 };
 use extant_rt::{Nanos, RealConfig, Rng, Rt};
+use nix::sys::resource::{UsageWho, getrusage};
+use nix::sys::time::TimeValLike;
 use parking_lot::Mutex;
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -44,15 +46,17 @@ pub(super) fn run(args: &[&str]) -> Result<()> {
     let mut seconds = 2;
     let mut dir = PathBuf::from("target");
     let mut only = None;
+    let mut extant = None;
     for pair in args.chunks(2) {
         match *pair {
             ["--rounds", n] => rounds = n.parse()?,
             ["--seconds", n] => seconds = n.parse()?,
             ["--dir", path] => dir = path.into(),
-            ["--only", part @ ("file" | "nbd")] => only = Some(part),
+            ["--only", part @ ("file" | "lab" | "nbd")] => only = Some(part),
+            ["--extant", path] => extant = Some(std::fs::canonicalize(path)?),
             _ => {
                 let usage = "usage: cargo xtask bench block [--rounds N] [--seconds N] [--dir DIRECTORY] \
-                             [--only file|nbd]";
+                             [--only file|lab|nbd] [--extant PROGRAM]";
                 return Err(usage.into());
             }
         }
@@ -60,10 +64,14 @@ pub(super) fn run(args: &[&str]) -> Result<()> {
     std::fs::create_dir_all(&dir)?;
     let path = dir.join("bench-block.img");
     fill(&path)?;
-    if only != Some("nbd") {
+    let runs = |part| only.is_none_or(|only| only == part);
+    if runs("file") {
         file(&path, rounds, seconds)?;
     }
-    if only != Some("file") {
+    if runs("lab") {
+        lab(&extant.map_or_else(read::build, Ok)?, &path, rounds, seconds)?;
+    }
+    if runs("nbd") {
         nbd(&path, rounds)?;
     }
     std::fs::remove_file(&path)?;
@@ -84,6 +92,49 @@ fn file(path: &Path, rounds: u64, seconds: u64) -> Result<()> {
         report(job, &ours, &theirs);
     }
     Ok(())
+}
+
+/// `extant lab run` and fio as whole commands with the same options, alternating on the same file;
+/// the one that begins changes from round to round.
+fn lab(extant: &Path, path: &Path, rounds: u64, seconds: u64) -> Result<()> {
+    println!("| whole commands | lab run | fio | ratio (least to most) | CPU/IO, lab run | CPU/IO, fio |");
+    println!("|---|---|---|---|---|---|");
+    for job in &JOBS[..2] {
+        let (mut rates, mut cpu) = ([Vec::new(), Vec::new()], [Vec::new(), Vec::new()]);
+        for round in 0..rounds {
+            for side in [round % 2, 1 - round % 2].map(|side| side as usize) {
+                let mut program = Command::new(if side == 0 { extant } else { Path::new("fio") });
+                if side == 0 {
+                    program.args(["lab", "run"]);
+                }
+                let before = children_us()?;
+                let range = 0..FILE_BYTES;
+                let Job { bytes, depth, .. } = *job;
+                let outcome =
+                    fio::run_by(program, &fio::Job { path, rw: "randread", bytes, depth, range, seconds })?;
+                let ios = outcome.iops * seconds as f64;
+                rates[side].push(outcome.iops);
+                cpu[side].push((children_us()? - before) / ios);
+            }
+        }
+        let mut ratios: Vec<f64> = rates[0].iter().zip(&rates[1]).map(|(ours, fio)| ours / fio).collect();
+        ratios.sort_by(f64::total_cmp);
+        let (least, most) = (ratios[0], ratios[ratios.len() - 1]);
+        let [ours, theirs] = rates.map(median);
+        let [our_cpu, their_cpu] = cpu.map(median);
+        println!(
+            "| {}, IOPS | {ours:.0} | {theirs:.0} | {:.3} ({least:.3} to {most:.3}) | {our_cpu:.2} µs | {their_cpu:.2} µs |",
+            job.name,
+            median(ratios),
+        );
+    }
+    Ok(())
+}
+
+/// Processor time of all children that have ended, in microseconds.
+fn children_us() -> Result<f64> {
+    let usage = getrusage(UsageWho::RUSAGE_CHILDREN)?;
+    Ok((usage.user_time().num_microseconds() + usage.system_time().num_microseconds()) as f64)
 }
 
 /// Kills the server on drop.

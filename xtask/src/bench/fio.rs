@@ -1,4 +1,4 @@
-//! fio's io_uring engine on a range of a file.
+//! A job on a range of a file with the io_uring engine, run by fio or by `extant lab run`.
 
 use super::Result;
 use std::ops::Range;
@@ -28,8 +28,13 @@ pub(super) struct Job<'a> {
 }
 
 pub(super) fn run(job: &Job<'_>) -> Result<Outcome> {
+    run_by(Command::new("fio"), job)
+}
+
+/// Runs the job by a program that takes fio's options and prints its JSON.
+pub(super) fn run_by(mut program: Command, job: &Job<'_>) -> Result<Outcome> {
     let key = if job.rw == "randread" { "read" } else { "write" };
-    let output = Command::new("fio")
+    let output = program
         .args(["--name=bench", "--ioengine=io_uring", "--direct=1", "--time_based", "--norandommap"])
         .args(["--randrepeat=0", "--output-format=json", "--fallocate=none", "--overwrite=1"])
         .arg(format!("--filename={}", job.path.display()))
@@ -41,11 +46,11 @@ pub(super) fn run(job: &Job<'_>) -> Result<Outcome> {
         .arg(format!("--runtime={}", job.seconds))
         .output()?;
     if !output.status.success() {
-        return Err(format!("fio: {}", String::from_utf8_lossy(&output.stderr)).into());
+        return Err(format!("{program:?}: {}", String::from_utf8_lossy(&output.stderr)).into());
     }
     let json: serde_json::Value = serde_json::from_slice(&output.stdout)?;
     let results = &json["jobs"][0];
-    let number = |value: &serde_json::Value| value.as_f64().ok_or("fio's JSON lacks a number");
+    let number = |value: &serde_json::Value| value.as_f64().ok_or("the JSON lacks a number");
     let side = &results[key];
     let ios = number(&side["total_ios"])?;
     let runtime_us = number(&results["job_runtime"])? * 1e3;
