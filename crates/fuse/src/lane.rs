@@ -101,7 +101,8 @@ impl Driver for Gate {
 
 /// Reads requests until the connection ends, and returns when all are done. `begin` gets a buffer
 /// with a request of so many bytes, may leave another buffer in its place, and returns what has to
-/// wait. Its last argument tells whether the request is alone: no other waits, and none has arrived.
+/// wait. Its last argument tells whether the request is alone: no other waits, and none has
+/// arrived.
 ///
 /// # Errors
 /// The connection is broken, or `begin` ends it.

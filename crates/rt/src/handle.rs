@@ -297,9 +297,9 @@ impl Rt {
     /// Whether a system call may block the calling thread.
     ///
     /// True while the thread is in [`Rt::block_on`] and polls its future, or is in [`Rt::alone`],
-    /// since it would wait for the answer anyway. False for workers, completions and virtual worlds. I/O that the kernel
-    /// must hand to one of its own threads, such as a flush, is faster if the calling thread does
-    /// it itself: it saves two wakes.
+    /// since it would wait for the answer anyway. False for workers, completions and virtual
+    /// worlds. I/O that the kernel must hand to one of its own threads, such as a flush, is faster
+    /// if the calling thread does it itself: it saves two wakes.
     ///
     /// A caller that blocks calls [`Rt::ensure_driven`] first, since it reaps nothing meanwhile.
     pub fn may_block(&self) -> bool {

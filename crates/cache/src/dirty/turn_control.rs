@@ -23,8 +23,8 @@ const SHORT_TURN_PAGES: u64 = 7 << 18 >> 12;
 /// … as long as the round does not exceed this. (The minimum of eight pages per turn may exceed
 /// it.)
 const LONGEST_ROUND: Nanos = Nanos::from_secs(6);
-/// While memory is ample, a disk writes one file for this long, if that has so much dirty, before it
-/// moves to the next one. The seek there and half a turn take up to 20 ms, so they cost 1 %.
+/// While memory is ample, a disk writes one file for this long, if that has so much dirty, before
+/// it moves to the next one. The seek there and half a turn take up to 20 ms, so they cost 1 %.
 const VISIT: Nanos = Nanos::from_secs(2);
 /// The longest turn when memory is short: 8 MiB.
 const LONG_TURN_PAGES: u64 = 8 << 20 >> 12;

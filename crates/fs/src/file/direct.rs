@@ -2,10 +2,9 @@
 //! cache.
 //!
 //! A request becomes as few bios as the device's limit and the placement of its blocks allow, all
-//! submitted together, up to 4 MiB; longer ones are submitted in steps of that length. Runs adjacent
-//! on the device share a bio even across map boundaries. Dirty
-//! pages of the range are written back first, and no page of the range is in the cache during a
-//! device write.
+//! submitted together, up to 4 MiB; longer ones are submitted in steps of that length. Runs
+//! adjacent on the device share a bio even across map boundaries. Dirty pages of the range are
+//! written back first, and no page of the range is in the cache during a device write.
 //!
 //! Overwrites of mapped blocks share the inode's lock and run concurrently. So do writes of whole
 //! blocks that change the map or the size; these are logged one after the other. A write takes the
@@ -449,9 +448,10 @@ impl Contents {
         }
     }
 
-    /// Waits for the write of a range. Meanwhile reads the bitmaps from which the next write of this
-    /// length will allocate, if this one placed the file's last blocks: the device would be idle
-    /// while that one waits for them. They are asked for first, since a queue may hold the whole of this write.
+    /// Waits for the write of a range. Meanwhile reads the bitmaps from which the next write of
+    /// this length will allocate, if this one placed the file's last blocks: the device would be
+    /// idle while that one waits for them. They are asked for first, since a queue may hold the
+    /// whole of this write.
     async fn beside_bitmaps<T>(&self, written: impl Future<Output = T> + Unpin, bytes: ByteRange) -> T {
         let last_placed = self.live.lock().last_placed;
         let Some((_, goal)) = last_placed.filter(|&(end, _)| self.bytes_at(end) >= bytes.end) else {
