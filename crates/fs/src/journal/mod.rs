@@ -43,7 +43,7 @@ use commit::Versions;
 use extant_block::Bio;
 use extant_cache::Disk;
 use extant_format::{UintExt, VolumeBlock};
-use extant_rt::{Class, Nanos, Rt};
+use extant_rt::{Nanos, Rt};
 use flushes::FlushedDisk;
 use futures_util::future::BoxFuture;
 use parking_lot::Mutex;
@@ -104,8 +104,6 @@ struct Inner {
     /// The log's superblock records that the journal was aborted, or the attempt to write that
     /// failed.
     failure_recorded: AtomicBool,
-    /// A batch went on while a transaction is committed, and was not told of a failure since.
-    goes_on: AtomicBool,
     waiters: Mutex<Vec<Waker>>,
     commits: Relay,
     checkpoints: Relay,
@@ -149,7 +147,6 @@ impl Journal {
             state: Ranked::new(LockRank::Journal, state),
             lost: Mutex::default(),
             failure_recorded: AtomicBool::new(false),
-            goes_on: AtomicBool::new(false),
             waiters: Mutex::default(),
             commits: Relay::new(rt),
             checkpoints: Relay::new(rt),
@@ -206,22 +203,13 @@ impl Journal {
         loop {
             let admission = {
                 let mut state = self.inner.state.lock();
-                let admission = state.admit(credits.0).map_err(|error| self.cause(&state, error))?;
+                let admission = state.admit(credits.0)?;
                 if admission == Admission::Enter {
                     return Ok(Handle::open(&self.inner, &mut state, credits));
                 }
                 admission
             };
             Box::pin(self.make_room(admission)).await?;
-        }
-    }
-
-    /// The error of an operation that may not join. A batch that went on is told once why a commit
-    /// failed.
-    fn cause(&self, state: &State, error: Error) -> Error {
-        match &state.failure {
-            Some(cause) if self.inner.goes_on.swap(false, Ordering::Relaxed) => cause.clone(),
-            _ => error,
         }
     }
 
@@ -244,54 +232,8 @@ impl Journal {
                 self.inner.drained().await;
                 Ok(())
             }
-            Admission::Commit(tid) => {
-                let is_batch = !self.has_background() && self.inner.log.is_some();
-                if is_batch && tid == self.running() {
-                    self.commit_full(tid).await
-                } else {
-                    self.commit(tid).await
-                }
-            }
+            Admission::Commit(tid) => self.commit(tid).await,
             Admission::Checkpoint => self.checkpoint().await,
-        }
-    }
-
-    /// Commits a full transaction of an offline batch, which goes on with the next one meanwhile.
-    ///
-    /// If the transaction freed blocks, the batch waits: when these can be allocated again must not
-    /// depend on how long a commit takes, so that the same batch gives the same bytes.
-    async fn commit_full(&self, tid: Tid) -> Result<()> {
-        // Where one transaction ends and the next begins must not depend on it, either.
-        self.commit(tid.previous()).await?;
-        let has_freed = {
-            let mut state = self.inner.lock();
-            if state.running.tid != tid {
-                return Ok(());
-            }
-            let has_freed = !state.running.freed.is_empty();
-            if !has_freed && state.close_running() {
-                self.inner.commits.start(commit::run(self.inner.clone()));
-                self.inner.goes_on.store(true, Ordering::Relaxed);
-                drop(self.inner.rt.spawn("journal commit", Class::Normal, self.clone().go_on(tid)));
-            }
-            has_freed
-        };
-        if has_freed {
-            self.commit(tid).await?;
-            return self.released().await;
-        }
-        self.inner.drained().await;
-        self.inner.lock().check_alive()
-    }
-
-    /// Ends the commit of a batch's transaction, and writes home what has become much.
-    async fn go_on(self, tid: Tid) {
-        // A failure is latched, so the batch gets it.
-        if self.commit(tid).await.is_ok() {
-            self.inner.goes_on.store(false, Ordering::Relaxed);
-            if self.inner.lock().wants_checkpoint() {
-                let _ = self.checkpoint().await;
-            }
         }
     }
 
