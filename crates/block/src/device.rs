@@ -164,6 +164,11 @@ pub trait Device: Send + Sync + fmt::Debug {
     fn is_cached_by_host(&self) -> bool {
         false
     }
+    /// Whether a flush takes no longer than a disk of this host, so that a thread which others wait
+    /// for may make it itself.
+    fn flushes_soon(&self) -> bool {
+        false
+    }
     /// Reads at `start` on the calling thread, which waits for the medium; see
     /// [`extant_rt::Rt::may_wait`]. Returns whether `to` is filled. If not, its bytes are
     /// undefined, and a bio for the same range tells why.

@@ -85,6 +85,10 @@ impl Device for Exclusive {
         self.inner.is_cached_by_host()
     }
 
+    fn flushes_soon(&self) -> bool {
+        self.inner.flushes_soon()
+    }
+
     fn read_here(&self, start: Sector, to: &mut [IoSliceMut<'_>]) -> bool {
         self.inner.read_here(start, to)
     }

@@ -112,6 +112,10 @@ impl Device for Linear {
         self.layout.devices.iter().all(|device| device.is_cached_by_host())
     }
 
+    fn flushes_soon(&self) -> bool {
+        self.layout.devices.iter().all(|device| device.flushes_soon())
+    }
+
     /// Refuses a read that crosses from one part to the next; the caller then submits a bio.
     fn read_here(&self, start: Sector, to: &mut [IoSliceMut<'_>]) -> bool {
         let bytes = to.iter().map(|part| part.len() as u64).sum::<u64>();

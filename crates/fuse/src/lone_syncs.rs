@@ -19,15 +19,16 @@ const LEFT_OUT: u32 = 64;
 
 #[derive(Debug)]
 pub(crate) struct LoneSyncs {
-    /// Flushing the image writes no pages of the host's cache.
-    is_direct: bool,
+    /// The image lies on a disk of this host. Behind a network or a program a flush may never end,
+    /// and would stop the mount.
+    flushes_soon: bool,
     /// How many of the next syncs do not block.
     left_out: AtomicU32,
 }
 
 impl LoneSyncs {
-    pub(crate) fn new(is_direct: bool) -> Self {
-        Self { is_direct, left_out: AtomicU32::new(0) }
+    pub(crate) fn new(flushes_soon: bool) -> Self {
+        Self { flushes_soon, left_out: AtomicU32::new(0) }
     }
 
     /// Whether the thread may block for a request with this opcode if no other waits.
@@ -35,7 +36,7 @@ impl LoneSyncs {
         let syncs = matches!(opcode, opcode::FSYNC | opcode::FSYNCDIR | opcode::SYNCFS);
         let count_down = |left: u32| left.checked_sub(1);
         syncs
-            && self.is_direct
+            && self.flushes_soon
             && self.left_out.fetch_update(Ordering::Relaxed, Ordering::Relaxed, count_down).is_err()
     }
 

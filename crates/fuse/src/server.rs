@@ -97,7 +97,7 @@ impl Server {
             kernel_checks: settings.kernel_checks,
             transport,
             served: Served::new(rt, &volume, settings),
-            lone_syncs: LoneSyncs::new(volume.is_direct),
+            lone_syncs: LoneSyncs::new(volume.flushes_soon),
             open: Mutex::new(Some(volume)),
             ready: Mutex::new(Some(Box::new(ready))),
             buffers: Buffers::default(),

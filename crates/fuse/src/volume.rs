@@ -44,8 +44,8 @@ pub struct OpenVolume {
     pub(crate) root: Object,
     pub(crate) is_writable: bool,
     pub(crate) cache: PageCache,
-    /// The host keeps no pages of the image.
-    pub(crate) is_direct: bool,
+    /// Whether a thread that others wait for may flush the image.
+    pub(crate) flushes_soon: bool,
 }
 
 impl OpenVolume {
@@ -59,7 +59,7 @@ impl OpenVolume {
         let config = CacheConfig { frees_long_runs: true, ..config };
         let cache =
             PageCache::new(rt, config).map_err(|_| Error::NoMemory("the pages of the cache".into()))?;
-        let is_direct = !device.is_cached_by_host();
+        let flushes_soon = device.flushes_soon();
         let disk = cache.attach(device);
         let (volume, root) = if options.write {
             let mut write = WriteOptions {
@@ -84,7 +84,7 @@ impl OpenVolume {
             let root = volume.root().await?;
             (volume, Object::Stored(root.into()))
         };
-        Ok(Self { volume, root, is_writable: options.write, cache, is_direct })
+        Ok(Self { volume, root, is_writable: options.write, cache, flushes_soon })
     }
 
     /// Writes everything and closes the volume; afterwards its image is free.
@@ -92,7 +92,7 @@ impl OpenVolume {
     /// # Errors
     /// Something could not be written.
     pub async fn close(self) -> Result<()> {
-        let Self { volume, root, is_writable, cache, is_direct: _ } = self;
+        let Self { volume, root, is_writable, cache, flushes_soon: _ } = self;
         drop(root);
         let closed = if is_writable { volume.close().await } else { Ok(()) };
         match cache.close().await {

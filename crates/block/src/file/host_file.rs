@@ -4,7 +4,7 @@ use super::locks::{self, ForeignLocks};
 use super::{FileOptions, busy};
 use crate::device::OneClaim;
 use crate::{Bio, Claim, IoError, IoErrorKind, Limits, Op, Sector};
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, SeekFrom, Stat, StatxFlags};
+use rustix::fs::{AtFlags, FileType, FsWord, Mode, OFlags, SeekFrom, Stat, StatxFlags};
 use rustix::io::Errno;
 use std::ops::Range;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -14,6 +14,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 /// Alignment accepted by every host file with O_DIRECT, for kernels that do not report it (before
 /// Linux 6.1).
 const SAFE_ALIGN: u32 = 4096;
+
+/// File systems on local disks: ext2 to ext4, XFS, btrfs and F2FS (linux/magic.h).
+const LOCAL_DISK_MAGIC: [FsWord; 4] = [0xef53, 0x5846_5342, 0x9123_683e, 0xf2f5_2010];
 
 #[derive(Debug)]
 pub(super) struct HostFile {
@@ -29,6 +32,8 @@ pub(super) struct HostFile {
     /// Alignment of offset and length for direct I/O, in bytes.
     offset_align: u64,
     pub(super) is_block_device: bool,
+    /// A file of a file system for local disks.
+    pub(super) is_on_local_disk: bool,
     claims: OneClaim,
 }
 
@@ -40,6 +45,8 @@ impl HostFile {
             busy::refuse_attached(&stat, Some(&buffered), path)?;
         }
         let is_block_device = kind == FileType::BlockDevice;
+        let file_system = rustix::fs::fstatfs(&buffered).map_or(0, |stat| stat.f_type);
+        let is_on_local_disk = !is_block_device && LOCAL_DISK_MAGIC.contains(&file_system);
         let size_bytes = rustix::fs::seek(&buffered, SeekFrom::End(0))?;
         let access = if options.write { OFlags::RDWR } else { OFlags::RDONLY };
         let direct = if options.direct { reopen(&buffered, access | OFlags::DIRECT) } else { None };
@@ -63,6 +70,7 @@ impl HostFile {
             memory_align: memory_align as usize,
             offset_align: u64::from(offset_align),
             is_block_device,
+            is_on_local_disk,
             claims: OneClaim::default(),
         })
     }

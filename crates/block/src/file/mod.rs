@@ -326,6 +326,12 @@ impl Device for FileDevice {
         !self.host_file.direct_is_on()
     }
 
+    /// True for a file past the host's page cache, on one of the file systems that Linux keeps on
+    /// local disks. Another file, or a device, may be behind a network or a program.
+    fn flushes_soon(&self) -> bool {
+        self.host_file.direct_is_on() && self.host_file.is_on_local_disk
+    }
+
     fn read_here(&self, start: Sector, to: &mut [IoSliceMut<'_>]) -> bool {
         let bytes = to.iter().map(|part| part.len() as u64).sum::<u64>();
         let capacity = self.host_file.limits.capacity_bytes;

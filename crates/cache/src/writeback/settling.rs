@@ -69,7 +69,7 @@ impl WriteRun {
             pages.end_run(self.number);
         }
         core.pages.wake(written(file.number));
-        if core.settings.frees_long_runs && self.frames.len() >= LONG_RUN {
+        if core.settings.frees_long_runs && outcome.is_ok() && self.frames.len() >= LONG_RUN {
             // The next write may go on in the file's last page, and would have to read it.
             let PageRange { start, end } = self.pages();
             file.drop_clean_now(PageRange { start, end: end.min(self.size_bytes / PAGE).max(start) });

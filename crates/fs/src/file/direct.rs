@@ -46,8 +46,8 @@ impl OpenFile {
     /// files with data=journal, go through the cache.
     ///
     /// # Errors
-    /// Nothing could be read: dirty pages of the range cannot be written back, the device fails, or
-    /// the map is damaged.
+    /// Nothing could be read: the device fails, or the map is damaged. Dirty pages that cannot be
+    /// written back are read from the cache.
     pub async fn read_direct(&self, at: u64, buf: Buf) -> (Buf, Result<usize>) {
         let writer = &self.contents.writer;
         let mut buf = Some(buf);
@@ -72,7 +72,11 @@ impl OpenFile {
         if at >= end {
             return Ok(0);
         }
-        self.mapping.write_back(ByteRange::new(at, end)).await.map_err(cache_error)?;
+        if self.mapping.write_back(ByteRange::new(at, end)).await.is_err() {
+            // What cannot be written stays in memory, and can be read there.
+            drop(inode);
+            return self.pages.read(at, buf).await.map_err(cache_error);
+        }
         let bio = Bio::new(Op::Read, Sector(0), held.take().map(Segment::from).into_iter().collect());
         let (buf, result) = contents.read_mapped(bio, asked, end).await;
         *held = buf;

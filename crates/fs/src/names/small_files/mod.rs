@@ -331,7 +331,8 @@ impl SmallFiles {
     async fn log(&mut self, files: Arc<Vec<Waiting>>, mut written: Written, index: &mut usize) -> Result<()> {
         self.staged.reuse(&mut written);
         let written = written.result;
-        let mut files = Arc::into_inner(files).expect("every write has ended");
+        // Bios still have them if the task that wrote them was ended.
+        let Some(mut files) = Arc::into_inner(files) else { return Err(Error::Defect) };
         // Those before the first contents that were not written.
         let whole = match &written {
             Ok(()) => files.len(),
