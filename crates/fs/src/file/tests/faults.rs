@@ -81,6 +81,9 @@ fn a_failed_write_is_told_and_tried_again() {
                     let bed = Bed::open(&rt, failing.clone(), 8 << 20).await;
                     let (_, file) = bed.file(number, FileOptions::default()).await;
                     assert_eq!(file.write(50_000, &first).await.unwrap(), first.len());
+                    // It writes back first, and reads from memory what it cannot write.
+                    let (buf, read) = file.read_direct(0, Buf::zeroed(149_504)).await;
+                    assert!(read.unwrap() == 149_504 && buf[50_000..] == first[..99_504]);
                     let mut failures = sync(&file, &failing).await;
                     file.set_size(30_001).await.unwrap();
                     failures += sync(&file, &failing).await;
