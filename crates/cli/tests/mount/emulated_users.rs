@@ -1,7 +1,7 @@
 //! Commands of users who have no ids but their own: other users are emulated.
 
 use crate::bed::Bed;
-use crate::exec::{can_exec, exec_as_user, little_system};
+use crate::exec::{can_exec, exec_as_user, exec_as_user_by, little_system};
 use crate::testbed::{Ran, fsck, have, is_root, run};
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -246,6 +246,19 @@ fn ids_change_as_the_kernel_changes_them() {
         assert_eq!(ours, theirs);
     }
     assert_eq!((&*emulated.stderr, emulated.code), ("", Some(0)));
+}
+
+#[test]
+fn a_hard_limit_below_the_marks_is_told() {
+    if !can_emulate() || !have("prlimit") {
+        return;
+    }
+    let bed = Bed::unmounted("16M", &["-E", "root_owner=0:0"]);
+    let launcher = "prlimit --locks=100:100 ./extant";
+    let ran = exec_as_user_by(&bed, launcher, "", "666", "", "echo > f; ! chown 5 f 2>&-; stat -c %u f");
+    assert_eq!((&*ran.stdout, ran.code), (&b"0\n"[..], Some(0)), "{ran:?}");
+    let told = "other users cannot be emulated: the hard limit of file locks (ulimit -Hx) is 100; let root";
+    assert!(ran.stderr.contains(told), "{ran:?}");
 }
 
 #[test]

@@ -180,6 +180,18 @@ fn nothing_outlives_a_killed_server_and_what_was_synced_survives() {
 
 /// Runs a shell script on a volume as the ordinary user `ada`, with `ranges` in /etc/subuid.
 pub(crate) fn exec_as_user(bed: &Bed, ranges: &str, fuse_mode: &str, options: &str, script: &str) -> Ran {
+    exec_as_user_by(bed, "./extant -q", ranges, fuse_mode, options, script)
+}
+
+/// Like [`exec_as_user`], with the words before `exec`.
+pub(crate) fn exec_as_user_by(
+    bed: &Bed,
+    launcher: &str,
+    ranges: &str,
+    fuse_mode: &str,
+    options: &str,
+    script: &str,
+) -> Ran {
     let dir = bed.image.parent().unwrap();
     fs::set_permissions(dir, fs::Permissions::from_mode(0o755)).unwrap();
     std::os::unix::fs::chown(&bed.image, Some(1234), None).unwrap();
@@ -188,7 +200,7 @@ pub(crate) fn exec_as_user(bed: &Bed, ranges: &str, fuse_mode: &str, options: &s
                     printf %s \"$4\" | tee mnt/etc/subuid > mnt/etc/subgid; mount --bind mnt/etc /etc; \
                     mknod mnt/fuse c 10 229; chmod $2 mnt/fuse; mount --bind mnt/fuse /dev/fuse; chmod 1777 mnt; \
                     export TMPDIR=$PWD/mnt; \
-                    exec setpriv --reuid 1234 --regid 1234 --clear-groups ./extant -q exec image $5 -- sh -c \"$3\"";
+                    exec setpriv --reuid 1234 --regid 1234 --clear-groups $6 exec image $5 -- sh -c \"$3\"";
     let mut command = Command::new("unshare");
     command.args([
         "-m",
@@ -201,6 +213,7 @@ pub(crate) fn exec_as_user(bed: &Bed, ranges: &str, fuse_mode: &str, options: &s
         script,
         ranges,
         options,
+        launcher,
     ]);
     command.current_dir(dir).stdin(Stdio::null()).output().unwrap().into()
 }

@@ -3,7 +3,7 @@
 
 use super::calls::{PROCESSORS, Processor};
 use super::listener::Listener;
-use super::mark::RESOURCE;
+use super::mark::{self, RESOURCE};
 use libc::sock_filter;
 use std::io::{Error, ErrorKind, Result};
 use std::os::fd::{FromRawFd, OwnedFd};
@@ -85,11 +85,13 @@ fn program() -> Vec<sock_filter> {
 /// CAP_SYS_ADMIN in its user namespace, and a single thread.
 ///
 /// # Errors
-/// The kernel cannot do it, or another filter of this process already has a listener.
+/// The kernel cannot do it, another filter of this process already has a listener, or a limit keeps
+/// programs from being marked.
 pub fn install() -> Result<Listener> {
     if PROCESSORS.is_empty() {
         return Err(Error::new(ErrorKind::Unsupported, "this processor's system calls are not known"));
     }
+    mark::fits()?;
     let mut program = program();
     let length = u16::try_from(program.len()).map_err(Error::other)?;
     let program = libc::sock_fprog { len: length, filter: program.as_mut_ptr() };

@@ -34,6 +34,22 @@ pub(super) fn set(thread: u32, number: u32) -> Result<(), Errno> {
     limit(thread, Some([MARK | u64::from(number), hard])).map(drop)
 }
 
+/// Makes sure that marks fit below this process's hard limit, which its children inherit.
+///
+/// # Errors
+/// They do not. The error says what to do.
+pub(super) fn fits() -> std::io::Result<()> {
+    let [_, hard] = limit(0, None)?;
+    if hard >= MARK | NUMBER {
+        return Ok(());
+    }
+    let told = format!(
+        "the hard limit of file locks (ulimit -Hx) is {hard}; let root make it unlimited, in \
+         /etc/security/limits.conf or by prlimit --locks=unlimited --pid of your shell"
+    );
+    Err(std::io::Error::new(std::io::ErrorKind::Unsupported, told))
+}
+
 /// Returns the soft and the hard limit, and changes them.
 fn limit(thread: u32, new: Option<[u64; 2]>) -> Result<[u64; 2], Errno> {
     let mut old = [0; 2];
