@@ -161,6 +161,7 @@ if os.fork() == 0:
     # A limit that programs may set without losing who they are.
     import resource
     resource.setrlimit(10, (1, 1))
+    assert fails(resource.prlimit, 0, 10, (5, 5)) == 1 and resource.prlimit(0, 10)[0] > 5
     # Others with the same user, whose parents are gone.
     if os.fork() == 0:
         if os.fork() == 0:

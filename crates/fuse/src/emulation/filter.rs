@@ -36,6 +36,7 @@ const ALLOW: sock_filter = end(libc::SECCOMP_RET_ALLOW);
 const HOLD: sock_filter = end(libc::SECCOMP_RET_USER_NOTIF);
 /// The call returns 0, and does nothing.
 const PRETEND: sock_filter = end(libc::SECCOMP_RET_ERRNO);
+const DENY: sock_filter = end(libc::SECCOMP_RET_ERRNO | libc::EPERM.cast_unsigned());
 
 /// First argument of prctl(2) (linux/prctl.h, `PR_SET_KEEPCAPS`).
 const KEEP_CAPABILITIES: u32 = 8;
@@ -54,10 +55,12 @@ fn of_processor(processor: &Processor) -> Vec<sock_filter> {
     // Programs must not lose the mark.
     let [set, change] = processor.limits.map(word);
     program.extend([skip(set, 0, 4), load(ARGUMENTS), skip(RESOURCE, 0, 1), PRETEND, ALLOW]);
-    let new = ARGUMENTS + 2 * 8;
-    program.extend([skip(change, 0, 8), load(ARGUMENTS + 8), skip(RESOURCE, 0, 5)]);
+    let [new, old] = [ARGUMENTS + 2 * 8, ARGUMENTS + 3 * 8];
+    program.extend([skip(change, 0, 13), load(ARGUMENTS + 8), skip(RESOURCE, 0, 10)]);
     // Without a new limit, the old one is read.
-    program.extend([load(new), skip(0, 0, 2), load(new + 4), skip(0, 1, 0), PRETEND, ALLOW]);
+    program.extend([load(new), skip(0, 0, 2), load(new + 4), skip(0, 6, 0)]);
+    // Nobody would fill in the old one.
+    program.extend([load(old), skip(0, 0, 3), load(old + 4), skip(0, 0, 1), PRETEND, DENY, ALLOW]);
     // Only keeping capabilities.
     program.extend([
         skip(word(processor.control), 0, 3),
@@ -153,7 +156,10 @@ mod tests {
             assert_eq!(decide(set, [mark, 1, 0, 0, 0, 0]), libc::SECCOMP_RET_ERRNO);
             assert_eq!(decide(set, [7, 1, 0, 0, 0, 0]), libc::SECCOMP_RET_ALLOW);
             for new in [1, 1 << 32] {
-                assert_eq!(decide(change, [0, mark, new, 1, 0, 0]), libc::SECCOMP_RET_ERRNO);
+                assert_eq!(decide(change, [0, mark, new, 0, 0, 0]), libc::SECCOMP_RET_ERRNO);
+                for old in [1, 1 << 32] {
+                    assert_eq!(decide(change, [0, mark, new, old, 0, 0]), libc::SECCOMP_RET_ERRNO | 1);
+                }
             }
             assert_eq!(decide(change, [0, mark, 0, 1, 0, 0]), libc::SECCOMP_RET_ALLOW);
             assert_eq!(decide(change, [mark, 7, 1, 1, 0, 0]), libc::SECCOMP_RET_ALLOW);
