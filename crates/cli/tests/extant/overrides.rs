@@ -125,4 +125,6 @@ fn devices_come_from_a_table_and_labels_from_a_policy() {
         assert!(ran.code == Some(1) && ran.stderr.contains(told), "{}", ran.stderr);
     }
     assert!(fs::read(&image).unwrap() == before);
+    let ran = extant(["build", tar, "--into", &into, "--device-table", &unknown]);
+    assert!(ran.stderr.contains("line 1: neither /etc/passwd of the volume nor that of this"), "{ran:?}");
 }

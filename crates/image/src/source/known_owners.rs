@@ -14,6 +14,8 @@ use std::collections::BTreeSet;
 #[derive(Default)]
 pub(crate) struct KnownOwners {
     sources: Owners,
+    /// The lists that are the volume's.
+    of_volume: Vec<NameOf>,
     host: Owners,
     /// Names found only on the host, with their numbers, as text.
     of_host: BTreeSet<String>,
@@ -24,7 +26,10 @@ impl KnownOwners {
         let mut known = Self::default();
         for (of, name) in [(NameOf::User, "passwd"), (NameOf::Group, "group")] {
             let file = match (file_in_etc(tree, stores, name.as_bytes())?, below) {
-                (None, Some(below)) => below.file_in_etc(name)?,
+                (None, Some(below)) => {
+                    known.of_volume.push(of);
+                    below.file_in_etc(name)?
+                }
                 (found, _) => found,
             };
             known.sources.read(of, &file.unwrap_or_default());
@@ -50,9 +55,12 @@ impl KnownOwners {
                 self.of_host.insert(format!("{who} {quoted} = {number}"));
                 Ok(number)
             }
-            None => Err(format!(
-                "neither /etc/{file} of the sources nor that of this host knows the {who} {quoted}"
-            )),
+            None => {
+                let whose = if self.of_volume.contains(&of) { "volume" } else { "sources" };
+                Err(format!(
+                    "neither /etc/{file} of the {whose} nor that of this host knows the {who} {quoted}"
+                ))
+            }
         }
     }
 
