@@ -70,11 +70,11 @@ fn mount_and_wait(args: &StageArgs, socket: i32, quiet: bool) -> Result<u8, Fail
         exec: !args.noexec,
     };
     let device = mount(dir, &mounting)?;
+    // Dropped before the directory is.
+    let mounted = Mounted(dir);
     let sent = tie.send_device(&device);
     drop(device);
     if sent.is_err() || !tie.hear() {
-        // Unmount before the directory is removed.
-        let _ = unmount(dir, true);
         return Ok(EXIT_NOT_RUN);
     }
     let mut command = Command::new("/proc/self/exe");
@@ -86,9 +86,9 @@ fn mount_and_wait(args: &StageArgs, socket: i32, quiet: bool) -> Result<u8, Fail
         None => attendant.wait_for(child),
     };
     let code = code.map_err(own)?;
-    if !args.root {
-        // With `--root`, the mount is the root directory, and goes away with the namespace.
-        let _ = unmount(dir, true);
+    if args.root {
+        // The mount is the root directory, and goes away with the namespace.
+        std::mem::forget(mounted);
     }
     Ok(code)
 }
@@ -160,6 +160,15 @@ impl Temporary {
 impl Drop for Temporary {
     fn drop(&mut self) {
         let _ = rustix::fs::unlinkat(&self.parent, &self.name, AtFlags::REMOVEDIR);
+    }
+}
+
+/// The volume, mounted on a directory. It is unmounted when dropped.
+struct Mounted<'a>(&'a Path);
+
+impl Drop for Mounted<'_> {
+    fn drop(&mut self) {
+        let _ = unmount(self.0, true);
     }
 }
 
