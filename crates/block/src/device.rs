@@ -164,8 +164,8 @@ pub trait Device: Send + Sync + fmt::Debug {
     fn is_cached_by_host(&self) -> bool {
         false
     }
-    /// Whether a flush takes no longer than a disk of this host, so that a thread which others wait
-    /// for may make it itself.
+    /// Whether a flush depends on a local disk only. A thread that serves others may then block for
+    /// it.
     fn flushes_soon(&self) -> bool {
         false
     }

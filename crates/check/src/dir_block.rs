@@ -73,7 +73,8 @@ pub(crate) struct Scratch {
 #[derive(Debug)]
 struct Filter(Box<[u64; FILTER_WORDS]>);
 
-/// A leaf of 4 KiB has a hundred names, of which two share one of 2^15 bits in one leaf of seven.
+/// 2^15 bits. A leaf of 4 KiB has about a hundred names; two of them share a bit in one of seven
+/// leaves.
 const FILTER_WORDS: usize = 512;
 
 impl Default for Filter {

@@ -78,7 +78,7 @@ fn per_block(ctx: &Context) -> u32 {
     (ctx.source.block_bytes() / usize::from(ctx.sb.inode_size())).fit_u32()
 }
 
-/// The parts with these inodes of a group, with their blocks.
+/// The pieces of a group's inode table that hold these inodes, each with its block.
 fn inodes_of(ctx: &Context, group: u32, first: u32, end: u32) -> impl Iterator<Item = (Part, u64, u32)> {
     let per_block = per_block(ctx);
     let table = ctx.groups[group.to_usize()].gd.inode_table.0;
@@ -234,7 +234,7 @@ fn bitmap(ctx: &Context, group: u32, at: u64, block: Option<&[u8]>, found: &mut 
     Some(bits.into())
 }
 
-/// Compares a group's bitmap with its inodes in a range, all of which have been looked at.
+/// Compares a range of a group's bitmap with its inodes. All of them have been checked before.
 fn compare(ctx: &Context, group: u32, range: Range<u32>, bitmap: &[u8], found: &mut Found) {
     let first = group * ctx.sb.inodes_per_group();
     let first_free = ctx.sb.first_inode();

@@ -404,8 +404,8 @@ impl Inodes {
         page.kinds[at].store(kind.code() | marks, Ordering::Relaxed);
     }
 
-    /// Whether each of the `count` inodes of a group from inode `first` on is in use. There are no
-    /// more than a page of inodes from `first` on, which is at the start of a page.
+    /// Tells for each inode of the page that starts at inode `first` of a group whether it is in
+    /// use.
     pub(crate) fn used(&self, group: u32, first: u32) -> Option<impl Iterator<Item = bool> + '_> {
         let pages = self.groups.get(group.to_usize())?.get()?;
         let page = pages.get((first / PAGE_SLOTS).to_usize())?.get()?.as_ref()?;

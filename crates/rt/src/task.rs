@@ -86,9 +86,8 @@ impl Rt {
         self.wait_for(PollMay::Defer, future)
     }
 
-    /// In a future that [`Self::attend`] polls, runs a part of that poll during which nobody else
-    /// waits for this thread: system calls may block it, as in [`Self::block_on`]. Elsewhere it
-    /// only runs `part`.
+    /// Runs `part` of a poll by [`Self::attend`] while no one else waits for this thread, so system
+    /// calls may block it, as in [`Self::block_on`]. Outside of `attend` it just runs `part`.
     pub fn alone<T>(&self, part: impl FnOnce() -> T) -> T {
         match self.world() {
             Which::Real(real) => real.alone(part),

@@ -102,7 +102,7 @@ os.chown('h', -1, -1)
 r, w = os.pipe()
 os.fchown(r, 5, 5)
 print(os.stat('/dev/fuse').st_uid)
-# What the supervisor uses is nobody else's.
+# Only the supervisor may set the owner attribute.
 print(fails(os.setxattr, 'f', 'system.extant.owner', bytes(12)))";
     gives(&exec(&bed, "", &python(program)), "2 9 20 2 22 36 14 20\n65534\n95\n");
     let files = ["/f", "/d/link", "/d/x", "/h"];

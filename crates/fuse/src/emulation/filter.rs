@@ -59,7 +59,7 @@ fn of_processor(processor: &Processor) -> Vec<sock_filter> {
     program.extend([skip(change, 0, 13), load(ARGUMENTS + 8), skip(RESOURCE, 0, 10)]);
     // Without a new limit, the old one is read.
     program.extend([load(new), skip(0, 0, 2), load(new + 4), skip(0, 6, 0)]);
-    // Nobody would fill in the old one.
+    // A call that also asks for the old limit would get an uninitialised one.
     program.extend([load(old), skip(0, 0, 3), load(old + 4), skip(0, 0, 1), PRETEND, DENY, ALLOW]);
     // Only keeping capabilities.
     program.extend([

@@ -2,8 +2,8 @@
 //!
 //! It is the soft limit of RLIMIT_LOCKS, which Linux has ignored since 2.4.25 (getrlimit(2)). The
 //! kernel passes limits on to children and through exec, keeps them if a process's parent ends, and
-//! lets others read and set them by process number. So no process is ever without its mark, and
-//! nobody has to follow who started whom. The filter keeps programs from setting this limit.
+//! lets others read and set them by process number. So every process has its mark, and the server
+//! need not track which process started which. The filter keeps programs from setting this limit.
 #![allow(unsafe_code)]
 
 use rustix::io::Errno;
@@ -16,7 +16,7 @@ const NUMBER: u64 = 0xffff_ffff;
 
 /// The number of a process's credentials; 0 if they never changed. `thread` is any thread of it.
 pub(super) fn read(thread: u32) -> u32 {
-    // The kernel's name for requests of nobody; prlimit takes it for this process itself.
+    // A request of the kernel itself; prlimit would read this process's own limit.
     if thread == 0 {
         return 0;
     }

@@ -232,8 +232,8 @@ impl<'a> Adder<'a> {
         Ok((dir.mkdir(&self.caller, name, 0o755).await.map_err(failed)?, true))
     }
 
-    /// What has an entry's name on the volume. No name is looked up in a directory that is empty
-    /// but for the entries before this one.
+    /// What has an entry's name on the volume. Skips the lookup in a directory that holds only
+    /// entries added before this one.
     async fn there(
         &mut self,
         dir: &Node,

@@ -39,7 +39,7 @@ impl KnownOwners {
         Ok(known)
     }
 
-    /// Looks up a name. If nobody knows it, the error says where it was looked for.
+    /// Looks up a name. If it is not found, the error says where it was looked for.
     pub(crate) fn number_of(&mut self, of: NameOf, name: &[u8]) -> Result<u32, String> {
         let text = String::from_utf8_lossy(name);
         if let Some(number) = self.sources.get(of, &text) {

@@ -322,7 +322,7 @@ impl SmallFiles {
         self.hashes.clear();
         drop(self.staged.take());
         if let Some(begun) = self.begun.take() {
-            // Nobody will read them.
+            // The batch is dropped, so a failed write no longer matters.
             let _ = begun.written.await;
         }
     }

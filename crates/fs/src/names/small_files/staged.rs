@@ -19,7 +19,7 @@ pub(super) struct Written {
 }
 
 impl Written {
-    /// Of contents of which nothing is known.
+    /// The result if the task that wrote the contents has ended without one.
     pub(super) fn unknown() -> Self {
         Self { result: Err((0, Error::Defect)), buf: None }
     }
@@ -53,7 +53,7 @@ impl Staged {
         let new = || self.spare.take().unwrap_or_else(|| Arc::new(Buf::stale(STAGED_BYTES)));
         let buf = self.buf.get_or_insert_with(new);
         if Arc::get_mut(buf).is_none() {
-            // A write that nobody waits for any more still reads the old one.
+            // A write whose caller was dropped still reads the old buffer.
             *buf = Arc::new(Buf::from_slice(buf));
         }
         let to = &mut Arc::get_mut(buf).expect("nobody else has it")[at..at + len];
@@ -78,8 +78,8 @@ impl Staged {
         self.spare = written.buf.take().or(self.spare.take());
     }
 
-    /// Writes all that is staged. `of` lives until every write has ended, even if nobody waits for
-    /// that: the blocks of the files must not go to others meanwhile.
+    /// Writes everything staged. `of` lives until every write has ended, even if the caller is
+    /// dropped: the blocks of these files must not be given to other files meanwhile.
     pub(super) async fn write(self, namespace: Arc<Namespace>, of: Arc<Vec<Waiting>>) -> Written {
         let mut written = Written { result: Ok(()), buf: self.buf.clone() };
         if let Some(buf) = self.buf.filter(|_| !self.runs.is_empty()) {
