@@ -30,9 +30,15 @@ impl LoopDevice {
                 Failed::Busy(words)
             })
         })?;
-        let mut attached = Self { device: device.into(), backing: None };
+        Ok(Self::attached(device.into()))
+    }
+
+    /// A device that a script has attached, such as in another mount namespace; detached when
+    /// dropped.
+    pub fn attached(device: PathBuf) -> Self {
+        let mut attached = Self { device, backing: None };
         attached.backing = attached.backing_file();
-        Ok(attached)
+        attached
     }
 
     /// Its path in `/dev`.

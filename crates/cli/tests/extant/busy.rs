@@ -172,15 +172,6 @@ fn a_user_who_may_not_ask_loop_devices_is_refused_a_mounted_image_too() {
     fsck(&image);
 }
 
-/// A loop device attached by a test.
-struct Detach(String);
-
-impl Drop for Detach {
-    fn drop(&mut self) {
-        let _ = Command::new("losetup").args(["--detach", &self.0]).status();
-    }
-}
-
 #[test]
 fn an_image_that_is_mounted_through_a_layer_above_its_file_system_is_refused() {
     if !have("mke2fs") || !have("unshare") || !can_mount() {
@@ -197,9 +188,10 @@ fn an_image_that_is_mounted_through_a_layer_above_its_file_system_is_refused() {
     if attached.code == Some(9) {
         return println!("skipped: the kernel mounts no overlay here: {}", attached.stderr);
     }
-    let device = Detach(attached.clean_text().trim().to_owned());
-    refused(&extant(["mkdir", &place(&image, "/new")]), &[&device.0, "losetup -d"]);
-    refused(&extant(["mkfs", image.to_str().unwrap(), "8M"]), &[&device.0]);
+    let device = LoopDevice::attached(attached.clean_text().trim().into());
+    let name = device.path().to_str().unwrap();
+    refused(&extant(["mkdir", &place(&image, "/new")]), &[name, "losetup -d"]);
+    refused(&extant(["mkfs", image.to_str().unwrap(), "8M"]), &[name]);
     drop(device);
     extant(["mkdir", &place(&image, "/new")]).clean();
     fsck(&image);
