@@ -27,6 +27,8 @@ impl Key {
 
 const NS: (u64, u64) = (0, crate::table::MOST_NS);
 
+const MOST_UNITS: u64 = i64::MAX as u64;
+
 const fn key(
     table: &'static str,
     key: &'static str,
@@ -50,7 +52,7 @@ pub const UNMODELLED: [(&str, &str); 4] = [
 ];
 
 /// The keys.
-pub static KEYS: [Key; 70] = [
+pub static KEYS: [Key; 77] = [
     key("processors", "count", "processors", Some((1, 1024)), None, "how many"),
     key(
         "processors",
@@ -304,6 +306,62 @@ pub static KEYS: [Key; 70] = [
         Some(NS),
         None,
         "time to decode a command and report its end (rotating, ssd)",
+    ),
+    key(
+        "disk",
+        "limit_ios_s",
+        "commands/s",
+        Some((1, MOST_UNITS)),
+        Some("none"),
+        "commands a second that the provider of a cloud volume allows",
+    ),
+    key(
+        "disk",
+        "limit_bytes_s",
+        "bytes/s",
+        Some((1, MOST_UNITS)),
+        Some("none"),
+        "bytes a second that it allows",
+    ),
+    key(
+        "disk",
+        "limit_io_bytes",
+        "bytes",
+        Some((1, MOST_UNITS)),
+        Some("none"),
+        "a longer command counts as several for limit_ios_s, one for each so many bytes",
+    ),
+    key(
+        "disk",
+        "credit_ios",
+        "commands",
+        Some((0, MOST_UNITS)),
+        Some("0"),
+        "commands that an idle volume saves up, at limit_ios_s; a run begins with all of them",
+    ),
+    key(
+        "disk",
+        "credit_bytes",
+        "bytes",
+        Some((0, MOST_UNITS)),
+        Some("0"),
+        "bytes that it saves up, at limit_bytes_s",
+    ),
+    key(
+        "disk",
+        "burst_ios_s",
+        "commands/s",
+        Some((1, MOST_UNITS)),
+        Some("none"),
+        "most commands a second while credits last",
+    ),
+    key(
+        "disk",
+        "burst_bytes_s",
+        "bytes/s",
+        Some((1, MOST_UNITS)),
+        Some("none"),
+        "most bytes a second while credits last",
     ),
     key("disk rotating", "rpm", "1/min", Some((1000, 30_000)), None, "revolutions"),
     key("disk rotating", "heads", "heads", Some((1, 64)), None, "surfaces"),

@@ -11,8 +11,8 @@ use extant_block::{
 };
 use extant_rt::{Class, Nanos, Rng};
 use extant_sim::disk::{
-    BusSpec, Command, Contents, DiskKind, DiskModel, Disks, Drive, Rack, Ram, RamSpec, Report, Rotating,
-    RotatingSpec, Ssd, SsdSpec, Tag,
+    Allowance, BusSpec, Command, Contents, DiskKind, DiskModel, Disks, Drive, LimitSpec, Limited, Rack, Ram,
+    RamSpec, Report, Rotating, RotatingSpec, Ssd, SsdSpec, Tag,
 };
 use extant_sim::{Machine, Preemption, Sim};
 use std::path::Path;
@@ -315,6 +315,7 @@ fn small(kind: DiskKind) -> Machine {
         on_bus: false,
         max_command_bytes: 1 << 20,
         kind,
+        limits: LimitSpec::default(),
     };
     Machine::free(2, Preemption::Voluntary).with_disks(vec![model])
 }
@@ -538,6 +539,7 @@ fn ten_reads_at_once(commands: Option<u32>) -> Nanos {
         on_bus: true,
         max_command_bytes: 1 << 20,
         kind: DiskKind::Ram(spec),
+        limits: LimitSpec::default(),
     };
     let mut machine = Machine::free(1, Preemption::None).with_disks(vec![model]);
     machine.bus = Some(BusSpec { bytes_s: u64::MAX, command_ns: 0, commands });
@@ -565,4 +567,87 @@ fn ten_reads_at_once(commands: Option<u32>) -> Nanos {
 fn a_host_adapter_has_no_more_commands_in_flight_than_it_has_room_for() {
     let millis = |commands| ten_reads_at_once(commands).0 / 1_000_000;
     assert_eq!([None, Some(10), Some(7), Some(5), Some(1)].map(millis), [1, 1, 2, 2, 10]);
+}
+
+fn memory() -> Box<dyn Drive> {
+    let spec =
+        RamSpec { capacity_bytes: 1 << 30, latency_ns: 1_000, bytes_s: 100_000_000_000, queue_depth: 32 };
+    Box::new(Ram::new(spec))
+}
+
+/// Commands of `bytes` done in each of the first `seconds` seconds, 32 in flight.
+fn done_each_second(drive: &mut dyn Drive, from: Nanos, seconds: usize, bytes: u64) -> Vec<u64> {
+    let next = |tag| Command::new(tag, Op::Read, Sector(0), bytes / 512);
+    let (mut reports, mut done) = (Vec::new(), vec![0; seconds]);
+    (0..32).for_each(|tag| drive.submit(from, next(Tag(tag))));
+    while let Some(now) = drive.next_event() {
+        drive.advance(now, &mut reports);
+        for report in reports.drain(..) {
+            let Report::Done { tag, at } = report else { continue };
+            if let Some(count) = done.get_mut(((at.0 - from.0) / 1_000_000_000) as usize) {
+                *count += 1;
+                drive.submit(now, next(tag));
+            }
+        }
+    }
+    done
+}
+
+/// Amazon's formula for gp2: credits / (burst - baseline) seconds of burst, 2,000 s for a full
+/// balance on 100 GiB, and 18,000 s to earn it again. Here with a hundredth of the credits.
+#[test]
+fn a_cloud_volume_bursts_until_its_credits_are_spent_and_earns_them_again() {
+    let machine = machine("cloud-gp2-2014.toml");
+    let limits = &machine.disks[0].limits;
+    let mut ios = limits.ios.clone().unwrap();
+    assert_eq!(ios.credits / (ios.burst_s.unwrap() - ios.earned_s), 2_000);
+    ios.credits /= 100;
+    let mut volume = Limited::new(memory(), &LimitSpec { ios: Some(ios), ..limits.clone() });
+    let per_second = done_each_second(&mut volume, Nanos::ZERO, 25, 4096);
+    let like = |second: usize, rate: u64| (rate - 2..rate + 3).contains(&per_second[second]);
+    assert!(
+        (1..19).all(|second| like(second, 3_000)) && (21..25).all(|second| like(second, 300)),
+        "{per_second:?}"
+    );
+    // Half of the balance is back after 90 idle seconds, all of it after 180, and never more.
+    for (idle_s, burst_s) in [(90, 10), (180, 20), (1_000, 20)] {
+        let mut volume = volume_spent(limits);
+        let per_second = done_each_second(&mut volume, Nanos::from_secs(30 + idle_s), 25, 4096);
+        let fast = per_second.iter().filter(|count| **count > 2_900).count();
+        assert!((burst_s - 1..=burst_s).contains(&fast), "after {idle_s} s: {per_second:?}");
+    }
+}
+
+fn volume_spent(limits: &LimitSpec) -> Limited {
+    let ios = limits.ios.clone().map(|ios| Allowance { credits: ios.credits / 100, ..ios });
+    let mut volume = Limited::new(memory(), &LimitSpec { ios, ..limits.clone() });
+    done_each_second(&mut volume, Nanos::ZERO, 30, 4096);
+    volume
+}
+
+#[test]
+fn limits_of_bytes_and_of_commands_hold_together() {
+    let per_second = Allowance { earned_s: 3_000, burst_s: None, credits: 0 };
+    let bytes = Allowance { earned_s: 125 << 20, burst_s: None, credits: 0 };
+    let spec = LimitSpec { ios: Some(per_second), bytes: Some(bytes), io_bytes: Some(256 << 10) };
+    let rate =
+        |spec: &LimitSpec, size| done_each_second(&mut Limited::new(memory(), spec), Nanos::ZERO, 4, size)[2];
+    let near = |got: u64, expected: u64| assert!(got.abs_diff(expected) <= 1, "{got}, not {expected}");
+    near(rate(&spec, 4 << 10), 3_000);
+    near(rate(&spec, 1 << 20), 125);
+    let unlimited_bytes = LimitSpec { bytes: None, ..spec };
+    near(rate(&unlimited_bytes, 1 << 20), 750);
+    // Flushes are free, and pass what waits.
+    let mut volume = Limited::new(memory(), &unlimited_bytes);
+    (0..3).for_each(|tag| volume.submit(Nanos::ZERO, Command::new(Tag(tag), Op::Write, Sector(0), 8)));
+    volume.submit(Nanos::ZERO, Command::new(Tag(3), Op::Flush, Sector(0), 0));
+    let mut reports = Vec::new();
+    volume.advance(Nanos(100_000), &mut reports);
+    let done = reports.iter().filter_map(|report| match report {
+        Report::Done { tag, .. } => Some(tag.0),
+        Report::Durable { .. } => None,
+    });
+    assert_eq!(done.collect::<Vec<_>>(), [0, 3]);
+    volume.lose_power(Nanos(100_000));
+    assert_eq!(volume.next_event(), None);
 }

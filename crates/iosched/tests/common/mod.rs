@@ -2,7 +2,7 @@
 
 use extant_iosched::elevator::Elevator;
 use extant_iosched::{Queue, QueueConfig};
-use extant_sim::disk::{DiskKind, DiskModel, Disks, RamSpec};
+use extant_sim::disk::{DiskKind, DiskModel, Disks, LimitSpec, RamSpec};
 use extant_sim::{Machine, Preemption, Sim};
 
 pub(crate) fn queue(elevator: Box<dyn Elevator>, latency_ns: u64, depth: u32) -> (Sim, Queue) {
@@ -14,6 +14,7 @@ pub(crate) fn queue(elevator: Box<dyn Elevator>, latency_ns: u64, depth: u32) ->
         on_bus: false,
         max_command_bytes: 1 << 20,
         kind: DiskKind::Ram(spec),
+        limits: LimitSpec::default(),
     };
     let sim = Sim::new(Machine::free(1, Preemption::None).with_disks(vec![model]), 1);
     let config = QueueConfig { depth: depth as usize, ..QueueConfig::default() };

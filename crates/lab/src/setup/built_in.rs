@@ -12,13 +12,15 @@ macro_rules! built_in {
 }
 
 /// All built-in machines, sorted by name.
-pub(crate) const MACHINES: [BuiltIn; 11] = [
+pub(crate) const MACHINES: [BuiltIn; 13] = [
     built_in!("altix-2006"),
     built_in!("cfq-2013"),
+    built_in!("cloud-gp2-2014"),
     built_in!("e3000-2004"),
     built_in!("jbod10-2011"),
     built_in!("jbod10-2011-16"),
     built_in!("nvme-2017"),
+    built_in!("nvme-and-stick-2013"),
     built_in!("sata-7200-2010"),
     built_in!("sata-7200-2013"),
     built_in!("sata-7200-2023"),

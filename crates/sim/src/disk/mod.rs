@@ -11,6 +11,7 @@
 //! | [`Rotating`] | arm, rotation, zones, skew, read-ahead, write cache, rotation-aware queue |
 //! | [`Ssd`] | channels, random latencies, a buffer that merges small writes, garbage collection |
 //! | [`Ram`] | latency and one memory bus |
+//! | [`Limited`] | any of these behind limits of commands and bytes a second, with burst credits |
 //!
 //! ```
 //! use extant_block::{Op, Sector};
@@ -35,6 +36,7 @@ mod bus;
 mod contents;
 mod device;
 mod extents;
+mod limited;
 mod model;
 mod ram;
 mod rotating;
@@ -43,6 +45,7 @@ mod ssd;
 pub use bus::{Bus, BusSpec, Rack};
 pub use contents::Contents;
 pub use device::{Disks, ModelDisk, NOMINAL_SEED};
+pub use limited::{Allowance, LimitSpec, Limited};
 pub(crate) use model::read_models;
 pub use model::{DiskKind, DiskModel};
 pub use ram::{Ram, RamSpec};

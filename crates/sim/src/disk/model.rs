@@ -1,13 +1,15 @@
 //! Disk models as read from machine files.
 
-use super::{BusSpec, Drive, Ram, RamSpec, Rotating, RotatingSpec, Ssd, SsdSpec};
+use super::{
+    Allowance, BusSpec, Drive, LimitSpec, Limited, Ram, RamSpec, Rotating, RotatingSpec, Ssd, SsdSpec,
+};
 use super::{capacity_check, first_fault};
 use crate::table::{MOST_NS, ModelError, Table};
 
 /// One disk model of a machine, in one or several copies: a `[[disk]]` of its file.
 ///
 /// Times are in nanoseconds, rates in bytes per second, sizes in bytes; every key of the kind is
-/// required.
+/// required. Keys of limits may be left out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DiskModel {
     /// Name of the disk; a number is appended if there are several.
@@ -22,6 +24,8 @@ pub struct DiskModel {
     pub max_command_bytes: u64,
     /// Parameters of the kind of disk.
     pub kind: DiskKind,
+    /// What a provider allows it.
+    pub limits: LimitSpec,
 }
 
 /// The kind of disk.
@@ -68,11 +72,12 @@ impl DiskModel {
     /// Like [`DiskModel::build`], but with any platters turned by part of a revolution, in
     /// millionths.
     pub(crate) fn build_turned(&self, seed: u64, millionths: u32) -> Box<dyn Drive> {
-        match &self.kind {
+        let drive: Box<dyn Drive> = match &self.kind {
             DiskKind::Rotating(spec) => Box::new(Rotating::new(spec.clone()).turned(millionths)),
             DiskKind::Ssd(spec) => Box::new(Ssd::new(spec.clone(), seed)),
             DiskKind::Ram(spec) => Box::new(Ram::new(spec.clone())),
-        }
+        };
+        if self.limits.is_empty() { drive } else { Box::new(Limited::new(drive, &self.limits)) }
     }
 }
 
@@ -152,9 +157,32 @@ fn read_disk(t: &mut Table<'_>) -> Result<DiskModel, ModelError> {
             return Err(t.error("kind", problem));
         }
     };
-    match fault {
+    let limits = LimitSpec {
+        ios: allowance(t, ["limit_ios_s", "burst_ios_s", "credit_ios"])?,
+        bytes: allowance(t, ["limit_bytes_s", "burst_bytes_s", "credit_bytes"])?,
+        io_bytes: t.maybe_whole("limit_io_bytes")?,
+    };
+    if limits.io_bytes.is_some() && limits.ios.is_none() {
+        return Err(t.error("limit_io_bytes", NO_LIMIT));
+    }
+    match fault.or_else(|| limits.fault()) {
         Some((key, problem)) => Err(t.error(key, problem)),
-        None => Ok(DiskModel { name, source, count, on_bus, max_command_bytes, kind }),
+        None => Ok(DiskModel { name, source, count, on_bus, max_command_bytes, kind, limits }),
+    }
+}
+
+const NO_LIMIT: &str = "needs the limit that it is about (limit_ios_s or limit_bytes_s)";
+
+fn allowance(
+    t: &mut Table<'_>,
+    [limit, burst, credit]: [&'static str; 3],
+) -> Result<Option<Allowance>, ModelError> {
+    let (burst_s, credits) = (t.maybe_whole(burst)?, t.maybe_whole(credit)?);
+    match t.maybe_whole(limit)? {
+        Some(earned_s) => Ok(Some(Allowance { earned_s, burst_s, credits: credits.unwrap_or(0) })),
+        None if burst_s.is_some() => Err(t.error(burst, NO_LIMIT)),
+        None if credits.is_some() => Err(t.error(credit, NO_LIMIT)),
+        None => Ok(None),
     }
 }
 
