@@ -296,3 +296,24 @@ fn cfq_does_not_idle_on_a_disk_without_an_arm() {
         );
     }
 }
+
+/// A program reads somewhere on the whole disk and thinks for 100 ms, next to four streams. It waits
+/// at most one and a half times as long as alone, and the streams get at least 90 % of what CFQ
+/// gives them (CachyOS-Settings 50).
+#[test]
+fn a_light_reader_all_over_the_disk_waits_as_if_it_were_alone() {
+    let reader = "[global]\nfilename=/dev/sda\ndirect=1\nruntime=30\ntime_based\n\
+                  [reader]\nrw=randread\nbs=4k\nthinktime=100000\n";
+    let streams = "[streams]\nrw=read\nbs=128k\nnumjobs=4\noffset_increment=100g\nsize=100g\n";
+    let run = |jobs: &str, elevator: &str| {
+        let results = on("sata-7200-2013.toml", jobs, elevator).unwrap().results;
+        let streams: u64 = results[1..].iter().map(|job| job.measured.read.bytes).sum();
+        (results[0].measured.read.completion.mean_ns / 1e6, streams)
+    };
+    let (alone_ms, _) = run(reader, "extant");
+    let both = format!("{reader}{streams}");
+    let [(cfq_ms, cfq), (ours_ms, ours)] = ["cfq", "extant"].map(|elevator| run(&both, elevator));
+    println!("alone {alone_ms:.1} ms, cfq {cfq_ms:.1} ms, ours {ours_ms:.1} ms; streams {cfq}, {ours}");
+    assert!(ours_ms <= 1.5 * alone_ms, "{ours_ms:.1} ms, alone {alone_ms:.1}");
+    assert!(ours as f64 >= 0.9 * cfq as f64, "{ours} bytes, cfq {cfq}");
+}

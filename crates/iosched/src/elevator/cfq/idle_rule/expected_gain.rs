@@ -38,7 +38,7 @@ const PER_DOUBLING: f64 = 0.81;
 
 /// Share of the disk's time that light streams may use while still being served between the slices
 /// of others; applies to each such stream and to all of them together.
-const LIGHT_SHARE: f64 = 0.2;
+const LIGHT_SHARE: f64 = 0.25;
 
 /// How much disk time a light stream, or all of them together, may save up by using less than that
 /// share, and how much it may overdraw.
