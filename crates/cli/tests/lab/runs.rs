@@ -377,3 +377,25 @@ fn jobs_write_no_file_that_another_program_has_locked() {
     lab(&words).unwrap();
     assert!(std::fs::read(&image).unwrap() != vec![7; 1 << 20]);
 }
+
+/// Each command of docs/questions.md starts as it stands; here with short runs.
+#[test]
+fn the_commands_of_the_questions_run() {
+    let text = std::fs::read_to_string(root().join("docs/questions.md")).unwrap();
+    let commands = text.lines().filter_map(|line| line.strip_prefix("    extant lab run "));
+    let mut count = 0;
+    for command in commands {
+        let words = command.split(' ').map(|word| match word.split_once('=') {
+            Some(("--runtime", _)) => "--runtime=100ms",
+            Some(("--size", "22m")) => "--size=200k",
+            _ => word,
+        });
+        let args: Vec<&str> = std::iter::once("run").chain(words).collect();
+        let ran = lab(&args);
+        let refused = ["--requests 1024", "wbt_lat_usec"].iter().any(|part| command.contains(part))
+            && !command.contains("noop");
+        assert_eq!(ran.is_err(), refused, "{command}: {ran:?}");
+        count += 1;
+    }
+    assert!(count >= 25, "{count} commands");
+}
