@@ -297,9 +297,9 @@ fn cfq_does_not_idle_on_a_disk_without_an_arm() {
     }
 }
 
-/// A program reads somewhere on the whole disk and thinks for 100 ms, next to four streams. It waits
-/// at most one and a half times as long as alone, and the streams get at least 90 % of what CFQ
-/// gives them (CachyOS-Settings 50).
+/// A program reads somewhere on the whole disk and thinks for 100 ms, next to four streams. It
+/// waits at most one and a half times as long as alone, and the streams get at least 90 % of what
+/// CFQ gives them (CachyOS-Settings 50).
 #[test]
 fn a_light_reader_all_over_the_disk_waits_as_if_it_were_alone() {
     let reader = "[global]\nfilename=/dev/sda\ndirect=1\nruntime=30\ntime_based\n\
