@@ -185,9 +185,7 @@ impl Contents {
     async fn make_durable(&self) -> Result<()> {
         let journal = &self.writer.journal;
         let written = journal.flushes_begun();
-        if let Some(tid) = self.cell.changed_by() {
-            journal.commit(tid).await?;
-        }
+        journal.commit_change(self.cell.changed_by()).await?;
         journal.flush_since(written).await
     }
 }

@@ -254,6 +254,11 @@ impl Journal {
         self.inner.state.lock().running.is_empty()
     }
 
+    /// Whether transactions go to a log. Without one, a crash keeps no order among them.
+    pub(crate) fn has_log(&self) -> bool {
+        self.inner.log.is_some()
+    }
+
     /// The newest durable transaction.
     pub(crate) fn committed(&self) -> Tid {
         self.inner.state.lock().committed
@@ -310,6 +315,23 @@ impl Journal {
             }
             self.inner.commits.join(upto.0).await;
         }
+    }
+
+    /// Makes the last change of an inode durable, and everything before it. `changed_by` is the
+    /// transaction that made it, if it is known. It is not known if the inode has been loaded
+    /// since: the commit under way may still hold the change, because an inode may leave memory
+    /// once it is encoded.
+    ///
+    /// Does nothing, not even a flush, if the change is already durable.
+    ///
+    /// # Errors
+    /// Why the journal was aborted, now or earlier.
+    pub(crate) async fn commit_change(&self, changed_by: Option<Tid>) -> Result<()> {
+        let under_way = || self.inner.lock().committing.map(|transaction| transaction.tid);
+        if let Some(tid) = changed_by.or_else(under_way) {
+            self.commit(tid).await?;
+        }
+        self.inner.lock().check_alive()
     }
 
     /// Waits until everything that durable transactions freed has returned to the allocator. Home

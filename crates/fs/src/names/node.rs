@@ -304,8 +304,9 @@ impl Node {
         opened
     }
 
-    /// Makes changes to a directory, link or special file durable: names, all parent directories,
-    /// and attributes. For file data use [`OpenFile::sync`].
+    /// Makes changes to a directory, link or special file durable: names, attributes, and all that
+    /// was done before the last of these changes, such as making the parent directories. Does not
+    /// wait for the disk if they are durable already. For file data use [`OpenFile::sync`].
     ///
     /// # Errors
     /// Why the journal was aborted.
@@ -313,7 +314,11 @@ impl Node {
         let Writer { journal, disk, .. } = &**self.writer();
         // Background write-back yields to it.
         let _sync = disk.begin_sync();
-        self.writer().guarded(journal.commit(journal.running())).await
+        // What others have changed since, such as the blocks of files being deleted, is not waited
+        // for: programs sync a directory right after a file in it. Without a log it is, because
+        // there the names above the directory are in no order with its own.
+        let changed_by = if journal.has_log() { self.cell().changed_by() } else { Some(journal.running()) };
+        self.writer().guarded(journal.commit_change(changed_by)).await
     }
 
     /// Checks whether `caller` may do all of `want`: 4 is read, 2 write, 1 execute or search.

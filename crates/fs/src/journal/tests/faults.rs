@@ -197,6 +197,32 @@ fn a_datasync_is_not_overtaken_by_the_failure_of_a_commits_flush() {
     assert!(bed.rt.block_on(datasync).unwrap().unwrap().is_err(), "its data may be lost");
 }
 
+/// An inode may leave memory once it is encoded. Loaded again, it does not tell who changed it.
+#[test]
+fn a_change_of_the_commit_under_way_is_waited_for_whether_it_is_known_or_not() {
+    let (mut bed, gate) = bed("-t ext4 -b 1024");
+    bed.op();
+    gate.hold_durable();
+    let journal = bed.journal().clone();
+    let running = journal.running();
+    let commit = bed.rt.spawn("commit", Class::Normal, async move { journal.commit(running).await });
+    until(&bed.rt, || gate.has_held());
+    let journal = bed.journal().clone();
+    for known in [None, Some(running)] {
+        let mut sync = pin!(journal.commit_change(known));
+        let is_pending = poll_fn(|cx| Poll::Ready(sync.as_mut().poll(cx).is_pending()));
+        assert!(bed.rt.block_on(is_pending).unwrap(), "{known:?}");
+    }
+    gate.let_go();
+    bed.rt.block_on(commit).unwrap().unwrap().unwrap();
+    bed.op();
+    let position = gate.position();
+    for known in [None, Some(running)] {
+        bed.rt.block_on(journal.commit_change(known)).unwrap().unwrap();
+    }
+    assert_eq!(gate.position(), position, "it is durable, and the next transaction is not waited for");
+}
+
 #[test]
 fn a_failed_flush_is_told_to_every_sync_and_ends_writing() {
     let (bed, gate) = bed("-t ext4 -b 1024");

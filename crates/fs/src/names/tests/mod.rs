@@ -15,6 +15,7 @@ mod privileges;
 mod quotas;
 mod shared_xattrs;
 mod small_files;
+mod syncs;
 mod values;
 
 use super::*;
