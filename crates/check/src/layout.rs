@@ -1,12 +1,11 @@
-//! Group descriptors, the volume's own blocks, and backups.
+//! Group descriptors, and the volume's own blocks.
 
 use crate::Code;
 use crate::finding::{Report, Spot};
 use crate::open::Opened;
 use crate::source::Piece;
 use extant_format::{
-    Compat, Group, GroupDescriptor, GroupFlags, Incompat, Superblock, UintExt, VolumeBlock,
-    inode_table_blocks,
+    Group, GroupDescriptor, GroupFlags, Incompat, Superblock, UintExt, VolumeBlock, inode_table_blocks,
 };
 
 /// What the check knows of a group.
@@ -331,98 +330,4 @@ fn joined(sorted: impl Iterator<Item = (u64, u64)>) -> Vec<(u64, u64)> {
         }
     }
     ranges
-}
-
-/// Compares backups of superblock and descriptors with the primary ones, in the fields that never
-/// change.
-pub(crate) async fn check_backups(opened: &Opened, groups: &[GroupInfo], report: &mut Report) {
-    let sb = &opened.sb;
-    if opened.from_backup {
-        return;
-    }
-    let there = groups.len().fit_u32();
-    let backups: Vec<Group> = sb.backup_groups().into_iter().filter(|group| group.0 < there).collect();
-    let blocks: Vec<u64> = backups.iter().map(|&group| sb.group_first_block(group).0).collect();
-    opened
-        .source
-        .scattered(&blocks, |n, block| {
-            let (group, at) = (backups[n], Spot::group(backups[n].0).at_block(blocks[n]));
-            match block {
-                Some(block) => check_backup(sb, group, block, at, report),
-                None => report.add(Code::ReadError, at, "unreadable", "a backup of the superblock"),
-            }
-        })
-        .await;
-    let per_block = sb.descriptors_per_block();
-    for index in 0..there.div_ceil(per_block) {
-        let mut copies: Vec<_> = sb.descriptor_copies(index).into_iter().skip(1).collect();
-        copies.retain(|copy| copy.group.0 < there);
-        let blocks: Vec<u64> = copies.iter().map(|copy| copy.block.0).collect();
-        opened
-            .source
-            .scattered(&blocks, |n, block| {
-                let at = Spot::group(copies[n].group.0).at_block(blocks[n]);
-                let Some(block) = block else {
-                    report.add(Code::ReadError, at, "unreadable", "a backup of group descriptors");
-                    return;
-                };
-                let first = index * per_block;
-                for group in first..(first + per_block).min(there) {
-                    let slot = (group - first).to_usize() * sb.descriptor_size();
-                    let Ok(copy) = GroupDescriptor::decode(&block[slot..], sb, Group(group)) else {
-                        continue;
-                    };
-                    let info = &groups[group.to_usize()];
-                    let places = |gd: &GroupDescriptor| [gd.block_bitmap, gd.inode_bitmap, gd.inode_table];
-                    if info.bitmaps && info.table && places(&copy) != places(&info.gd) {
-                        let show = |gd: &GroupDescriptor| {
-                            let [blocks, inodes, table] = places(gd);
-                            format!("group {group} at {blocks}, {inodes}, {table}")
-                        };
-                        report.add(Code::BackupDescriptors, at, show(&copy), show(&info.gd));
-                        // Report at most one finding per block.
-                        return;
-                    }
-                }
-            })
-            .await;
-    }
-}
-
-fn check_backup(sb: &Superblock, group: Group, block: &[u8], at: Spot, report: &mut Report) {
-    let copy = match Superblock::parse(block) {
-        Ok(copy) => copy,
-        Err(corrupt) => return report.corrupt(Code::BackupSuperblock, at, &corrupt),
-    };
-    if let Err(corrupt) = copy.verify_checksum() {
-        return report.corrupt(Code::BackupSuperblock, at, &corrupt);
-    }
-    let is_64 = |sb: &Superblock| u64::from(sb.incompat().contains(Incompat::BIT64));
-    let fields = |sb: &Superblock| {
-        [
-            ("s_blocks_count", sb.blocks_count()),
-            ("s_log_block_size", sb.block_size().log2().into()),
-            ("s_blocks_per_group", sb.blocks_per_group().into()),
-            ("s_inodes_per_group", sb.inodes_per_group().into()),
-            ("s_inode_size", sb.inode_size().into()),
-            ("s_first_data_block", sb.first_data_block().0),
-            ("s_cluster_size", sb.blocks_per_cluster().into()),
-            ("64bit", is_64(sb)),
-        ]
-    };
-    for ((name, found), (_, expected)) in fields(&copy).into_iter().zip(fields(sb)) {
-        if found != expected {
-            let expected = expected.to_string();
-            return report.add(Code::BackupSuperblock, at, format!("{name} is {found}"), expected);
-        }
-    }
-    let number = copy.raw().s_block_group_nr.get();
-    // The field has 16 bits, and e2fsprogs before 1.47 left it 0 in some copies.
-    if number != 0 && u32::from(number) != group.0 & 0xffff {
-        let found = format!("s_block_group_nr is {number}");
-        return report.add(Code::BackupSuperblock, at, found, group.to_string());
-    }
-    if copy.uuid() != sb.uuid() && !sb.compat().contains(Compat::STABLE_INODES) {
-        report.add(Code::BackupSuperblock, at, "another volume's UUID", "the primary one's");
-    }
 }

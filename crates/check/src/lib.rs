@@ -22,6 +22,7 @@
 //! ```
 #![forbid(unsafe_code)]
 
+mod backups;
 mod code;
 mod connectivity;
 mod context;

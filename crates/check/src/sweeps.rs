@@ -15,7 +15,7 @@ use crate::source::Feed;
 use crate::state::{Claims, Inodes};
 use crate::usage::Usage;
 use crate::{CheckError, Checked, Code, Cost, Options, groups, htree, inode_sweep, layout, own_files, paths};
-use crate::{connectivity, quota_files, shared, xattr_checks};
+use crate::{backups, connectivity, quota_files, shared, xattr_checks};
 use extant_block::Device;
 use extant_format::{CharSign, Incompat, Inode, InodeNumber, STATE_VALID, UintExt, VolumeBlock};
 use extant_rt::{Class, Rt};
@@ -234,7 +234,7 @@ async fn context(
         journal_blocks: AtomicU64::new(0),
         sb,
     };
-    layout::check_backups(opened, &ctx.groups, report).await;
+    backups::check(opened, &ctx.groups, report).await;
     ctx.orphans = own_files::orphans(&ctx, opened.replayed, report).await;
     own_files::journal(&ctx, opened.replayed, report).await;
     own_files::resize_inode(&ctx, report).await;

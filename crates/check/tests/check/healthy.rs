@@ -5,8 +5,7 @@ use extant_block::{Bio, Device, Limits, MemDevice};
 use extant_check::{Code, Options, check};
 use extant_rt::Rt;
 use std::fs;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
 
 const PROFILES: [(&str, u32, &[&str]); 18] = [
     ("ext4", 6 << 10, &["-t", "ext4", "-b", "1024"]),
@@ -144,18 +143,19 @@ fn the_order_does_not_depend_on_tasks() {
     }
 }
 
-/// A device that counts its reads. They complete at once or after a while.
+/// A device that lists its reads. They complete at once or after a while.
 #[derive(Debug)]
 struct Counted {
     inner: Arc<MemDevice>,
     rt: Option<Rt>,
-    reads: AtomicUsize,
+    /// The first sectors.
+    reads: Mutex<Vec<u64>>,
 }
 
 impl Counted {
     fn new(bytes: &[u8], rt: Option<Rt>) -> Arc<Self> {
         let inner = Arc::new(MemDevice::from_bytes(bytes.to_vec()));
-        Arc::new(Self { inner, rt, reads: AtomicUsize::new(0) })
+        Arc::new(Self { inner, rt, reads: Mutex::default() })
     }
 }
 
@@ -165,7 +165,7 @@ impl Device for Counted {
     }
 
     fn submit(&self, bio: Bio) {
-        self.reads.fetch_add(1, Ordering::Relaxed);
+        self.reads.lock().unwrap().push(bio.start.0);
         let inner = self.inner.clone();
         match &self.rt {
             Some(rt) => drop(rt.spawn_blocking("a slow device", move || inner.submit(bio))),
@@ -195,7 +195,27 @@ fn blocks_are_read_past_a_memory_that_lacks_them() {
         let options = Options { uncached: Some(uncached.clone()), ..Options::default() };
         let checked = rt.block_on(check(&rt, device.clone(), options)).unwrap().unwrap();
         assert_eq!(list(&checked), expected);
-        let [near, far] = [&device, &uncached].map(|device| device.reads.load(Ordering::Relaxed));
+        let [near, far] = [&device, &uncached].map(|device| device.reads.lock().unwrap().len());
         assert_eq!(far == 0, in_memory, "{near} reads, and {far} past the memory");
     }
+}
+
+/// The backups of a group lie next to each other: one sweep over the disk reads all of them.
+#[test]
+fn backups_are_read_in_one_sweep() {
+    if !extant_testbed::have(&["mke2fs", "debugfs"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    // In each of 64 groups, a superblock and four blocks of descriptors.
+    let options = ["-t", "ext4", "-b", "1024", "-g", "256", "-N", "1024"];
+    let options = [&options[..], &["-O", "^flex_bg,^sparse_super,^resize_inode,64bit"]].concat();
+    let bytes = fs::read(volume(folder.path(), "image", 16 << 10, &options)).unwrap();
+    let device = Counted::new(&bytes, None);
+    let rt = Rt::real(Default::default());
+    let checked = rt.block_on(check(&rt, device.clone(), Options::default())).unwrap().unwrap();
+    assert!(checked.is_clean());
+    let blocks = device.reads.lock().unwrap().iter().map(|sector| sector / 2).collect::<Vec<_>>();
+    let of_backups = blocks.into_iter().filter(|block| *block > 256 && (block - 1) % 256 < 5);
+    assert_eq!(of_backups.collect::<Vec<_>>(), (1..64).map(|group| 1 + 256 * group).collect::<Vec<_>>());
 }
