@@ -25,6 +25,7 @@
 mod backups;
 mod code;
 mod connectivity;
+mod contents;
 mod context;
 mod cost;
 mod dir_block;
@@ -42,6 +43,7 @@ mod listing;
 mod map;
 mod open;
 mod own_files;
+mod own_inodes;
 mod owners;
 mod paths;
 mod quota_files;
@@ -50,6 +52,7 @@ mod shared;
 mod source;
 mod state;
 mod sweeps;
+mod tables;
 mod usage;
 mod xattr_checks;
 

@@ -5,7 +5,6 @@ use crate::dir_block::Scratch;
 use crate::dir_sweep;
 use crate::finding::{Finding, Listener, Report, Spot};
 use crate::found::{Found, GroupTotals};
-use crate::inode_sweep::Tables;
 use crate::limits::Limits;
 use crate::listing::{Directories, DirsFound};
 use crate::map::Files;
@@ -13,8 +12,9 @@ use crate::open::{self, Opened};
 use crate::owners::Contested;
 use crate::source::Feed;
 use crate::state::{Claims, Inodes};
+use crate::tables::{self, Tables};
 use crate::usage::Usage;
-use crate::{CheckError, Checked, Code, Cost, Options, groups, htree, inode_sweep, layout, own_files, paths};
+use crate::{CheckError, Checked, Code, Cost, Options, groups, htree, layout, own_files, paths};
 use crate::{backups, connectivity, quota_files, shared, xattr_checks};
 use extant_block::Device;
 use extant_format::{CharSign, Incompat, Inode, InodeNumber, STATE_VALID, UintExt, VolumeBlock};
@@ -287,7 +287,7 @@ async fn sweep_inodes(
     options: &Options,
 ) -> Result<Found, CheckError> {
     let tables = Arc::new(Tables::new(ctx));
-    let feed = Arc::new(Feed::new(ctx.source.clone(), inode_sweep::parts(ctx.clone())));
+    let feed = Arc::new(Feed::new(ctx.source.clone(), tables::parts(ctx.clone())));
     let parts = tables.parts();
     let results = on_tasks(rt, options.tasks, || {
         let (ctx, tables, feed, step) = (ctx.clone(), tables.clone(), feed.clone(), work.step(0, 2 * parts));
