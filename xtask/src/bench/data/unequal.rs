@@ -104,24 +104,32 @@ pub(super) fn run(options: &Options) -> Result<()> {
     let slow = stick.mapping(Arc::new(FlatFile::new(Sector(0), stick_bytes)), 1, stick_bytes).open();
     // The first use of the cache's memory and of the file's blocks is not measured.
     run_for(&rt, 2, &fast, None)?;
+    rt.block_on(fast.sync())??;
     let seconds = options.seconds.max(LEAST_SECONDS);
     let (mut alone, mut beside) = (Vec::new(), Vec::new());
     let (mut pauses_alone, mut pauses, mut slow_pauses, mut slow_rates) =
         (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-    for _ in 0..options.rounds {
-        let (one, _) = run_for(&rt, seconds, &fast, None)?;
-        // Both runs begin with a clean cache: a writer fills what is free of it at memory speed.
-        rt.block_on(fast.sync())??;
-        let (with, stick) = run_for(&rt, seconds, &fast, Some((&slow, stick_bytes)))?;
-        let stick = stick.expect("its writer ran");
-        alone.push(one.mib_s);
-        pauses_alone.push(one.longest_ms);
-        beside.push(with.mib_s);
-        pauses.push(with.longest_ms);
-        slow_pauses.push(stick.longest_ms);
-        slow_rates.push(stick.mib_s);
-        rt.block_on(slow.sync())??;
-        rt.block_on(fast.sync())??;
+    for round in 0..options.rounds {
+        // The run that begins changes, in case the disk is faster or slower after a pause.
+        for is_beside in [round % 2 == 1, round % 2 == 0] {
+            let stick = is_beside.then_some((&slow, stick_bytes));
+            let (written, by_stick) = run_for(&rt, seconds, &fast, stick)?;
+            match by_stick {
+                Some(by_stick) => {
+                    beside.push(written.mib_s);
+                    pauses.push(written.longest_ms);
+                    slow_pauses.push(by_stick.longest_ms);
+                    slow_rates.push(by_stick.mib_s);
+                }
+                None => {
+                    alone.push(written.mib_s);
+                    pauses_alone.push(written.longest_ms);
+                }
+            }
+            // Both runs begin with a clean cache: a writer fills what is free of it at memory speed.
+            rt.block_on(slow.sync())??;
+            rt.block_on(fast.sync())??;
+        }
     }
     compared(
         "writing beside a stick of 10 MB/s, against alone",
