@@ -126,7 +126,7 @@ pub(super) fn run(options: &Options) -> Result<()> {
                     pauses_alone.push(written.longest_ms);
                 }
             }
-            // Both runs begin with a clean cache: a writer fills what is free of it at memory speed.
+            // Each run begins with a clean cache: a writer fills what is free at memory speed.
             rt.block_on(slow.sync())??;
             rt.block_on(fast.sync())??;
         }
