@@ -297,7 +297,7 @@ fn cfq_does_not_idle_on_a_disk_without_an_arm() {
     }
 }
 
-/// A program reads somewhere on the whole disk and thinks for 100 ms, next to four streams. It
+/// Next to four streams, a program reads a block anywhere on the disk, then thinks for 100 ms. It
 /// waits at most one and a half times as long as alone, and the streams get at least 90 % of what
 /// CFQ gives them (CachyOS-Settings 50).
 #[test]

@@ -9,20 +9,20 @@ use std::fmt;
 /// The limits of a volume. Cloud providers publish them (Amazon EBS: "General Purpose SSD volumes"
 /// in its user guide).
 ///
-/// Reads, writes and discards count alike, and flushes do not count. Only reads and writes move
-/// bytes.
+/// A read, a write, a discard and a write of zeroes each count as a command; a flush does not.
+/// Bytes are those of reads and writes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LimitSpec {
     /// Commands.
     pub ios: Option<Allowance>,
     /// Bytes.
     pub bytes: Option<Allowance>,
-    /// A command counts as one for each so many bytes of it, and at least as one; `None` if length
-    /// does not matter.
+    /// A longer command counts as several, one for each so many bytes; `None` if length does not
+    /// matter.
     pub io_bytes: Option<u64>,
 }
 
-/// How much a volume may do: units are commands or bytes.
+/// How many commands, or how many bytes, a volume may move. Both are called units here.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Allowance {
     /// Units earned in a second, and so the rate once all credits are spent.
@@ -62,9 +62,9 @@ impl LimitSpec {
 #[derive(Clone, Debug)]
 struct Pace {
     units_s: u64,
-    /// How much earlier than its turn a command may start, in units of 1/`units_s` ns.
+    /// How long before its turn a command may start, in 1/`units_s` ns.
     room: u128,
-    /// When the units allowed so far are used up at the rate, in the same units.
+    /// When the rate will have earned all units that were taken so far, in the same scale.
     used_up: u128,
 }
 

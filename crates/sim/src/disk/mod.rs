@@ -11,7 +11,7 @@
 //! | [`Rotating`] | arm, rotation, zones, skew, read-ahead, write cache, rotation-aware queue |
 //! | [`Ssd`] | channels, random latencies, a buffer that merges small writes, garbage collection |
 //! | [`Ram`] | latency and one memory bus |
-//! | [`Limited`] | any of these behind limits of commands and bytes a second, with burst credits |
+//! | [`Limited`] | one of these, limited in commands and bytes a second, with burst credits |
 //!
 //! ```
 //! use extant_block::{Op, Sector};
