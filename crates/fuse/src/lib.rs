@@ -40,6 +40,7 @@ mod object;
 mod ops;
 mod owners;
 mod request_trace;
+mod responders;
 mod sandbox;
 mod served;
 mod server;

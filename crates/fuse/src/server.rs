@@ -8,6 +8,7 @@ use crate::lane::{self, Waits, Work};
 use crate::lone_syncs::LoneSyncs;
 use crate::metrics::UNKNOWN;
 use crate::ops::xattrs::ACCESS_LIST;
+use crate::responders::{RequestSlot, Responder, Responders};
 use crate::served::{MAX_WRITE, Served};
 use crate::settings::Settings;
 use crate::wire::{
@@ -18,6 +19,7 @@ use crate::{OpenVolume, Transport, ops};
 use extant_rt::{Nanos, Rt};
 use parking_lot::Mutex;
 use std::fmt;
+use std::future::poll_fn;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::pin::pin;
 use std::sync::Arc;
@@ -27,9 +29,6 @@ use zerocopy::{FromBytes, IntoBytes};
 
 /// Room for a request's header, the largest structure and a name, besides the data.
 const BUFFER_BYTES: usize = MAX_WRITE as usize + 4096;
-/// Requests up to this length are copied out of their buffer, so that requests that wait do not
-/// each hold a mebibyte.
-const SHORT_BYTES: usize = 64 << 10;
 /// Features that a server requests from the kernel, as flags of [`init`]; POSIX access lists are
 /// added if the kernel checks permissions.
 pub const WANTED_FEATURES: u64 = init::ASYNC_READ
@@ -112,8 +111,9 @@ impl Server {
     /// # Errors
     /// The connection is broken, or the kernel is too old.
     pub fn serve(self: &Arc<Self>) -> std::io::Result<()> {
+        let responders = Arc::<Responders>::default();
         lane::serve(&self.rt, &self.transport, &self.lone_syncs, BUFFER_BYTES, |buffer, bytes, is_alone| {
-            let waiting = self.begin(buffer, bytes, is_alone);
+            let waiting = self.begin(&responders, buffer, bytes, is_alone);
             if self.is_refused.load(Ordering::Relaxed) {
                 let words = "the kernel's FUSE is too old; Linux 5.13 or newer is needed";
                 return Err(std::io::Error::new(std::io::ErrorKind::Unsupported, words));
@@ -140,30 +140,45 @@ impl Server {
     /// buffer with it. A sync blocks the thread if the request `is_alone`.
     fn begin(
         self: &Arc<Self>,
+        responders: &Arc<Responders>,
         buffer: &mut Vec<u8>,
         bytes: usize,
         is_alone: &dyn Fn() -> bool,
     ) -> Option<Waits> {
         let opcode = RequestHeader::read_from_prefix(&buffer[..bytes]).map_or(0, |(header, _)| header.opcode);
         let blocks = self.lone_syncs.may_block(opcode) && is_alone();
-        let server = self.clone();
-        let mut work: Work = if bytes <= SHORT_BYTES {
-            let request = buffer[..bytes].to_vec();
-            Box::pin(async move { server.answer(&request).await })
-        } else {
-            let next = self.buffers.take(BUFFER_BYTES);
-            let request = std::mem::replace(buffer, next);
-            Box::pin(async move {
-                server.answer(&request[..bytes]).await;
-                server.buffers.keep(request);
-            })
-        };
+        let respond = |slot| -> Work { Box::pin(self.clone().respond(slot)) };
+        let mut responder = responders.call().unwrap_or_else(|| Responder::new(respond));
+        responder.take(buffer, bytes, &self.buffers);
         // It is polled again with its own waker if it has to wait.
         let mut cx = Context::from_waker(Waker::noop());
         // After a panic the dropped ticket has sent EIO, and the panic was printed.
-        let mut poll = || catch_unwind(AssertUnwindSafe(|| work.as_mut().poll(&mut cx)));
+        let mut poll = || catch_unwind(AssertUnwindSafe(|| responder.poll(&mut cx)));
         let polled = if blocks { self.lone_syncs.poll(&self.rt, poll) } else { poll() };
-        matches!(polled, Ok(Poll::Pending)).then_some(Waits { work, blocks })
+        match polled {
+            Ok(Poll::Ready(())) => {
+                responders.keep(responder);
+                None
+            }
+            Ok(Poll::Pending) => {
+                let responders = responders.clone();
+                let work = Box::pin(async move {
+                    poll_fn(|cx| responder.poll(cx)).await;
+                    responders.keep(responder);
+                });
+                Some(Waits { work, blocks })
+            }
+            Err(_) => None,
+        }
+    }
+
+    /// Answers the requests of a slot, one after another.
+    async fn respond(self: Arc<Self>, slot: Arc<RequestSlot>) {
+        loop {
+            let request = slot.next().await;
+            self.answer(request.bytes()).await;
+            slot.answered(request, &self.buffers);
+        }
     }
 
     async fn answer(self: &Arc<Self>, bytes: &[u8]) {
