@@ -213,7 +213,12 @@ pub(crate) async fn write(served: &Served, nodeid: u64, args: &WriteIn, data: &[
     const WRITE_CACHE: u32 = 1;
     let Handle::Live(live) = served.handles.get(args.fh)? else { return Err(Errno::BADF.into()) };
     if args.write_flags & WRITE_CACHE == 0 {
-        return Ok(Reply::Written(live.file.write(args.offset, data).await? as u32));
+        let written = match live.file.try_write(args.offset, data) {
+            Ok(written) => written,
+            // It has written nothing.
+            Err(_) => live.file.write(args.offset, data).await?,
+        };
+        return Ok(Reply::Written(written as u32));
     }
     // Nothing but a shared mapping puts pages of a file that only grows into the kernel's cache, if
     // the kernel does not keep what is written.
