@@ -18,9 +18,19 @@ use std::sync::Arc;
 #[derive(Debug, Default)]
 pub(super) struct Backups {
     descriptors: Mutex<BTreeMap<u32, GroupDescriptor>>,
+    /// The group asked about last, whose own descriptor is sound. Neighbouring inodes are of one
+    /// group, and a checksum for each of them would cost more than the inodes.
+    last_sound: Mutex<Option<(Group, GroupDescriptor)>>,
     /// Replaced descriptor blocks and their replacements that have already been reported to the
     /// user.
     told: Mutex<BTreeSet<(VolumeBlock, VolumeBlock)>>,
+}
+
+impl Backups {
+    /// Forgets what was read from blocks that may have other contents now.
+    pub(super) fn forget_sound(&mut self) {
+        self.last_sound = Mutex::default();
+    }
 }
 
 /// Where a sound copy of a group's descriptor is.
@@ -89,13 +99,19 @@ impl View {
 
     /// Reads a group's descriptor from the first valid copy.
     pub(super) async fn group_from_copies(&self, group: Group, backups: &Backups) -> Result<GroupDescriptor> {
+        if let Some((_, sound)) = backups.last_sound.lock().filter(|(last, _)| *last == group) {
+            return Ok(sound);
+        }
         if let Some(found) = backups.descriptors.lock().get(&group.0) {
             return Ok(*found);
         }
         let index = group.0 / self.superblock().descriptors_per_block();
         let own = self.table_block(index);
         let damage = match self.sound_descriptor(own, group).await {
-            Ok(descriptor) => return Ok(descriptor),
+            Ok(descriptor) => {
+                *backups.last_sound.lock() = Some((group, descriptor));
+                return Ok(descriptor);
+            }
             Err(error) => error,
         };
         for copy in self.superblock().descriptor_copies(index) {

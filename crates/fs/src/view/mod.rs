@@ -190,6 +190,9 @@ impl View {
         let mut inner = Arc::into_inner(self.inner).expect("no other handle has been made");
         inner.buffers.set_overlay(overlay);
         inner.own_structures = Mutex::default();
+        if let Some(backups) = &mut inner.backups {
+            backups.forget_sound();
+        }
         if keeps_superblock {
             return Ok(Self { inner: Arc::new(inner) });
         }
