@@ -66,7 +66,7 @@ fn copy(
     let copied = rt.block_on(async {
         match destination {
             Destination::Name { directory, name } => {
-                to_directory(&volume, &top, &directory, name.as_deref(), &mut reporter).await
+                to_directory(&rt, &volume, &top, &directory, name.as_deref(), &mut reporter).await
             }
             Destination::Special(mut file) => to_writer(&volume, &top, &mut file, &mut reporter).await,
         }

@@ -1,6 +1,6 @@
 //! Archives, as read by other programs.
 
-use crate::testbed::{assert_same, extant, have, is_root, look, mke2fs, mounted, noise, place, run};
+use crate::testbed::{assert_same, debugfs, extant, have, is_root, look, mke2fs, mounted, noise, place, run};
 use std::fs::{self, File};
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
@@ -161,6 +161,47 @@ fn copies_inherit_no_access_list() {
     for path in ["dir", "dir/sub", "dir/file", "dir/sub/file"] {
         assert_eq!(of(&to.join(path)), of(&source.join(path)), "{path}");
     }
+}
+
+/// Files are read some hundreds at a time while earlier ones are created.
+#[test]
+fn a_tree_of_many_batches_is_copied_whole_and_losses_are_told_in_order() {
+    if !have("debugfs") {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let (source, image, to) = (dir.path().join("source"), dir.path().join("image"), dir.path().join("to"));
+    for n in 0..6 {
+        let sub = source.join(format!("dir{n}"));
+        fs::create_dir_all(&sub).unwrap();
+        for m in 0..110 {
+            let file = sub.join(format!("file{m:03}"));
+            match m % 10 {
+                0 => symlink("x".repeat(m + 1), file).unwrap(),
+                1 if n > 0 => fs::hard_link(source.join(format!("dir0/file{m:03}")), file).unwrap(),
+                _ => fs::write(file, noise(n, m * 40)).unwrap(),
+            }
+        }
+        fs::write(sub.join("large"), noise(n, 70 << 10)).unwrap();
+        File::create(sub.join("sparse")).unwrap().set_len(1 << 20).unwrap();
+        run("chmod", &["0750", sub.to_str().unwrap()]);
+    }
+    extant(["build".as_ref(), source.as_os_str(), "-o".as_ref(), image.as_os_str()]).clean();
+    fs::create_dir(&to).unwrap();
+    extant(["cp", "-r", &place(&image, "/"), to.to_str().unwrap()]).clean();
+    let (mut copied, mut built) = (look(&to), look(&source));
+    // The destination was there, and keeps its own attributes.
+    copied.remove(&b""[..]);
+    built.remove(&b""[..]);
+    assert_same("cp", &copied, &built);
+
+    let lost = ["/dir0/file005", "/dir2/file077", "/dir5/file109"];
+    debugfs(&image, &lost.map(|path| format!("sif {path} mode 0")));
+    let ran = extant(["cp", "-r", &place(&image, "/dir5"), to.join("again").to_str().unwrap()]);
+    assert_eq!(ran.code, Some(3), "{}", ran.stderr);
+    let ran = extant(["cp", "-r", &place(&image, "/"), to.to_str().unwrap()]);
+    let told: Vec<_> = lost.iter().map(|path| ran.stderr.find(&format!(":{path}: "))).collect();
+    assert!(told.iter().all(Option::is_some) && told.is_sorted(), "{}", ran.stderr);
 }
 
 /// The depth limit is that of the commands: a deeper volume is sound, and they report that they

@@ -1,12 +1,14 @@
 //! Exports a volume to a host directory.
 
-use super::file_contents::{self, Allowance, Sink};
+use super::file_contents::{self, Allowance, Pieces, Sink};
 use super::given::{Given, umask};
 use super::hard_links::Links;
 use super::host::{HostDir, SafeName, Target};
+use super::read_ahead::{Ahead, Contents, Parts};
 use super::{ExportError, Exported, Loss, Watch};
 use extant_format::{FileKind, Inode};
-use extant_fs::{Error, FileStream, Volume, WalkOptions};
+use extant_fs::{Attribute, Error, Volume, WalkOptions};
+use extant_rt::Rt;
 use rustix::io::Errno;
 use std::fs::File;
 use std::io;
@@ -24,12 +26,13 @@ use std::path::Path;
 /// files, holes and, when run as root, owners and device nodes. Other users cannot change owners;
 /// for files of another owner the set-user-id and set-group-id bits are then not set. Nothing
 /// outside `directory` is touched, neither through names and links of the volume nor through
-/// symbolic links in `directory`.
+/// symbolic links in `directory`. Files are read on another thread while earlier ones are created.
 ///
 /// # Errors
 /// Only errors that end the whole copy: a full disk, or a directory that cannot be written to.
 /// Other failures are reported to `watch`.
 pub async fn to_directory(
+    rt: &Rt,
     volume: &Volume,
     top: &Inode,
     directory: &Path,
@@ -45,15 +48,17 @@ pub async fn to_directory(
     // If `top` itself is created, everything is one level deeper.
     let shift = usize::from(name.is_some());
     if let Some(name) = name {
-        copy.add(1, name, b"", top).await?;
+        copy.add(1, name, b"", top, Parts::of(volume, top).await).await?;
     }
     if is_directory && copy.stack.len() == 1 + shift {
-        let mut walk = volume.walk(top, WalkOptions { inodes: true, ..Default::default() }).await?;
-        while let Some(next) = walk.next().await {
+        let walk = volume.walk(top, WalkOptions { inodes: true, ..Default::default() }).await?;
+        let mut ahead = Ahead::of(rt, volume, walk);
+        while let Some(next) = ahead.next().await? {
             match next {
-                Ok(entry) => {
-                    if let Some(inode) = &entry.inode {
-                        copy.add(entry.depth + shift, &entry.name, walk.path(), inode).await?;
+                Ok(found) => {
+                    if let (Some(inode), Some(parts)) = (&found.entry.inode, found.parts) {
+                        let depth = found.entry.depth + shift;
+                        copy.add(depth, &found.entry.name, &found.path, inode, parts).await?;
                     }
                 }
                 Err(failure) => copy.watch.missing(&failure.path, failure.error),
@@ -82,6 +87,8 @@ struct Level {
     dir: HostDir,
     /// The directory's inode; its attributes are set once the directory is filled.
     inode: Option<Inode>,
+    /// The inode's attributes, if they were read already.
+    xattrs: Option<Result<Vec<Attribute>, Error>>,
     /// The directory's name on the host; empty for the destination.
     name: Vec<u8>,
     /// The directory's path on the volume.
@@ -94,7 +101,7 @@ struct Level {
 
 impl Level {
     fn new(dir: HostDir, inode: Option<Inode>, name: Vec<u8>, path: Vec<u8>) -> Self {
-        Self { dir, inode, name, path, given: None, is_new: false }
+        Self { dir, inode, xattrs: None, name, path, given: None, is_new: false }
     }
 }
 
@@ -149,18 +156,30 @@ impl<'a> Copy<'a> {
             let Some(level) = self.stack.pop() else { return };
             if let Some(inode) = level.inode {
                 let given = level.given.filter(|_| level.is_new);
-                self.set_attributes(Target::Open(level.dir.as_fd()), &level.path, &inode, given, None).await;
+                let xattrs = match level.xattrs {
+                    Some(xattrs) => xattrs,
+                    None => self.volume.xattrs(&inode).await,
+                };
+                self.set_attributes(
+                    Target::Open(level.dir.as_fd()),
+                    &level.path,
+                    &inode,
+                    xattrs,
+                    given,
+                    None,
+                );
             }
         }
     }
 
-    /// Copies one inode into the directory at `depth - 1`.
+    /// Copies one inode, whose parts these are, into the directory at `depth - 1`.
     pub(super) async fn add(
         &mut self,
         depth: usize,
         name: &[u8],
         path: &[u8],
         inode: &Inode,
+        parts: Parts,
     ) -> Result<(), ExportError> {
         if self.skip_below.is_some_and(|skip| depth > skip) {
             self.watch.settled(path, inode, false);
@@ -174,7 +193,7 @@ impl<'a> Copy<'a> {
                 self.watch.not_kept(path, Loss::Name);
                 false
             }
-            Some(name) => match self.make(name, path, inode).await {
+            Some(name) => match self.make(name, path, inode, parts).await {
                 Ok(made) => made,
                 Err(ExportError::Output(error)) if !is_fatal(&error) => {
                     self.watch.not_kept(path, Loss::File(error));
@@ -194,12 +213,19 @@ impl<'a> Copy<'a> {
     }
 
     /// Creates the inode under a name. Returns whether the name exists now.
-    async fn make(&mut self, name: SafeName<'_>, path: &[u8], inode: &Inode) -> Result<bool, ExportError> {
+    async fn make(
+        &mut self,
+        name: SafeName<'_>,
+        path: &[u8],
+        inode: &Inode,
+        parts: Parts,
+    ) -> Result<bool, ExportError> {
         let Some(kind) = inode.kind() else { return Ok(false) };
         if kind == FileKind::Directory {
             let parent = self.stack.last_mut().expect("the destination stays open");
             let (dir, is_new) = parent.dir.make_child(name)?;
             let mut level = Level::new(dir, Some(inode.clone()), name.as_bytes().to_vec(), path.to_vec());
+            level.xattrs = Some(parts.xattrs);
             if is_new {
                 // It passes on what it was given itself: its group, and its directory's list.
                 let ask = || Given::ask(&parent.dir, Target::Open(level.dir.as_fd()));
@@ -222,14 +248,20 @@ impl<'a> Copy<'a> {
         }
         match kind {
             FileKind::Directory => {}
-            FileKind::Regular => return self.make_file(name, path, inode).await,
-            FileKind::Symlink => match self.volume.read_link(inode).await {
-                Ok(target) => parent.create_symlink(name, &target)?,
-                Err(error) => {
-                    self.watch.unreadable(path, error);
-                    return Ok(false);
+            FileKind::Regular => return self.make_file(name, path, inode, parts).await,
+            FileKind::Symlink => {
+                let target = match parts.contents {
+                    Contents::Target(target) => target,
+                    _ => self.volume.read_link(inode).await,
+                };
+                match target {
+                    Ok(target) => parent.create_symlink(name, &target)?,
+                    Err(error) => {
+                        self.watch.unreadable(path, error);
+                        return Ok(false);
+                    }
                 }
-            },
+            }
             FileKind::CharDevice | FileKind::BlockDevice if !self.is_root => {
                 self.watch.not_kept(path, Loss::Device);
                 return Ok(false);
@@ -238,13 +270,12 @@ impl<'a> Copy<'a> {
                 parent.create_node(name, kind, inode.device())?;
             }
         }
-        let host_path = self.host_path(name);
-        self.links.came(inode, &host_path);
+        self.came(name, inode);
         // Take the level off the stack meanwhile, so that `self` can be borrowed.
         let mut level = self.stack.pop().expect("the destination stays open");
         let target = Target::Name(&level.dir, name);
         level.given = level.given.or_else(|| Given::ask(&level.dir, target));
-        self.set_attributes(target, path, inode, level.given, None).await;
+        self.set_attributes(target, path, inode, parts.xattrs, level.given, None);
         self.stack.push(level);
         Ok(true)
     }
@@ -254,21 +285,29 @@ impl<'a> Copy<'a> {
         name: SafeName<'_>,
         path: &[u8],
         inode: &Inode,
+        parts: Parts,
     ) -> Result<bool, ExportError> {
-        let stream = match self.volume.stream(inode.clone()).await {
-            Ok(stream) => stream,
+        let (pieces, bytes) = match parts.contents {
+            Contents::Small { pieces, bytes } => (pieces, Some(bytes)),
+            _ => (self.volume.stream(inode.clone()).await.map(Pieces::from), None),
+        };
+        let pieces = match pieces {
+            Ok(pieces) => pieces,
             Err(error) => {
                 self.watch.unreadable(path, error);
                 return Ok(false);
             }
         };
-        let regions = file_contents::regions(&self.volume, inode).await;
-        self.allowance.spend(inode, regions.iter().map(|region| region.len()).sum())?;
+        let bytes = match bytes {
+            Some(bytes) => bytes,
+            None => file_contents::stored_bytes(&self.volume, inode).await,
+        };
+        self.allowance.spend(inode, bytes)?;
         let mut level = self.stack.pop().expect("the destination stays open");
         let permissions = Given::first_permissions(level.given, inode.mode(), (inode.uid(), inode.gid()));
         let file = level.dir.create_file(name, permissions);
         let outcome = match &file {
-            Ok(file) => self.fill(file, path, inode, stream).await,
+            Ok(file) => self.fill(file, path, inode, pieces).await,
             Err(_) => Ok(()),
         };
         match &file {
@@ -282,21 +321,28 @@ impl<'a> Copy<'a> {
         self.stack.push(level);
         outcome?;
         let file = file?;
-        let host_path = self.host_path(name);
-        self.links.came(inode, &host_path);
+        self.came(name, inode);
         let mode = self.umask.map(|mask| permissions & !mask);
-        self.set_attributes(Target::Open(file.as_fd()), path, inode, given, mode).await;
+        self.set_attributes(Target::Open(file.as_fd()), path, inode, parts.xattrs, given, mode);
         Ok(true)
     }
 
-    async fn fill(&mut self, file: &File, path: &[u8], inode: &Inode, stream: FileStream) -> io::Result<()> {
-        let sent = file_contents::send(stream, path, &mut Placed(file), self.watch).await?;
+    async fn fill(&mut self, file: &File, path: &[u8], inode: &Inode, pieces: Pieces) -> io::Result<()> {
+        let sent = file_contents::send(pieces, path, &mut Placed(file), self.watch).await?;
         self.done.bytes += sent;
         // The file may end with a hole.
         if sent != inode.size() {
             file.set_len(inode.size())?;
         }
         Ok(())
+    }
+
+    /// Records that an inode now has a name in the innermost directory.
+    fn came(&mut self, name: SafeName<'_>, inode: &Inode) {
+        if inode.links() >= 2 {
+            let host_path = self.host_path(name);
+            self.links.came(inode, &host_path);
+        }
     }
 
     /// Path of a name in the innermost directory, relative to the destination.
@@ -312,11 +358,12 @@ impl<'a> Copy<'a> {
 
     /// Sets the attributes of an inode, as far as a new file does not have them: `given` by the
     /// host, and the `mode` with which it was created, unless an access list changed that.
-    async fn set_attributes(
+    fn set_attributes(
         &mut self,
         target: Target<'_>,
         path: &[u8],
         inode: &Inode,
+        xattrs: Result<Vec<Attribute>, Error>,
         given: Option<Given>,
         created_mode: Option<u16>,
     ) {
@@ -338,7 +385,7 @@ impl<'a> Copy<'a> {
                 mode &= !0o6000;
             }
         }
-        match self.volume.xattrs(inode).await {
+        match xattrs {
             Ok(xattrs) => {
                 // A new file inherits its directory's default list, which the volume's file may not
                 // have.

@@ -70,6 +70,41 @@ pub(super) fn whole(size: u64) -> Vec<ByteRange> {
     std::iter::once(ByteRange::new(0, size)).filter(|region| !region.is_empty()).collect()
 }
 
+/// Bytes of a file's data regions.
+pub(super) async fn stored_bytes(volume: &Volume, inode: &Inode) -> u64 {
+    regions(volume, inode).await.iter().map(|region| region.len()).sum()
+}
+
+/// A file's contents in order, which are read as they are needed or were read before.
+pub(super) enum Pieces {
+    Stream(Box<FileStream>),
+    Read(std::vec::IntoIter<Result<Chunk, Lost>>),
+}
+
+impl From<FileStream> for Pieces {
+    fn from(stream: FileStream) -> Self {
+        Self::Stream(Box::new(stream))
+    }
+}
+
+impl Pieces {
+    /// Reads a file to its end.
+    pub(super) async fn all_of(mut stream: FileStream) -> Self {
+        let mut pieces = Vec::new();
+        while let Some(piece) = stream.next().await.transpose() {
+            pieces.push(piece);
+        }
+        Self::Read(pieces.into_iter())
+    }
+
+    async fn next(&mut self) -> Result<Option<Chunk>, Lost> {
+        match self {
+            Self::Stream(stream) => stream.next().await,
+            Self::Read(pieces) => pieces.next().transpose(),
+        }
+    }
+}
+
 /// Receives contents in ascending order.
 pub(super) trait Sink {
     /// Bytes at this file offset, after all earlier ones.
@@ -78,15 +113,15 @@ pub(super) trait Sink {
 
 /// Sends all data of a file to `sink`. Unreadable parts are left out and reported to `watch`.
 pub(super) async fn send(
-    mut stream: FileStream,
+    contents: impl Into<Pieces>,
     path: &[u8],
     sink: &mut dyn Sink,
     watch: &mut dyn Watch,
 ) -> std::io::Result<u64> {
-    let mut sent = 0;
+    let (mut contents, mut sent) = (contents.into(), 0);
     let mut lost = LostParts::default();
     loop {
-        match stream.next().await {
+        match contents.next().await {
             Ok(Some(Chunk::Data { offset, bytes })) => {
                 sink.data(offset, &bytes)?;
                 sent += bytes.len().to_u64();

@@ -13,6 +13,7 @@ mod given;
 mod hard_links;
 mod host;
 mod places;
+mod read_ahead;
 mod stream;
 mod tar;
 mod tar_header;

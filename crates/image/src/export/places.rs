@@ -1,6 +1,7 @@
 //! Puts files one by one at paths of an archive or directory.
 
 use super::directory::Copy;
+use super::read_ahead::Parts;
 use super::tar::Archive;
 use super::{ExportError, Exported, Watch};
 use extant_format::Inode;
@@ -60,7 +61,10 @@ impl<'a> Places<'a> {
     pub(crate) async fn add(&mut self, place: Place<'_>, inode: &Inode) -> Result<(), ExportError> {
         let added = match &mut self.0 {
             Kind::Archive(archive) => archive.add(place.path, inode).await,
-            Kind::Directory(copy) => copy.add(place.depth, place.name, place.path, inode).await,
+            Kind::Directory(copy) => {
+                let parts = Parts::of(&copy.volume, inode).await;
+                copy.add(place.depth, place.name, place.path, inode, parts).await
+            }
         };
         match added {
             Err(ExportError::Volume(error)) => {
