@@ -1,10 +1,10 @@
 //! Suggestions of what to type instead, for commands of other tools and for words in another order.
 
-use crate::args::{Args, CpArgs};
+use crate::args::{Args, CatArgs, Command, CpArgs, LsArgs, PlaceArgs, StatArgs};
 use crate::failure::Failure;
 use crate::image_path::ImagePath;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::{CommandFactory, Parser};
+use clap::{CommandFactory, Parser, Subcommand};
 use extant_fs::quote;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
@@ -224,10 +224,55 @@ pub(crate) fn is_check(words: &[OsString]) -> bool {
     words.iter().skip(1).find(|word| !word.as_bytes().starts_with(b"-")).is_some_and(|word| word == "check")
 }
 
+/// The command line with only the commands that scripts run for single files. Describing all
+/// commands with their options takes a millisecond, in which a small file is copied many times.
+#[derive(Debug, Parser)]
+#[command(name = "extant")]
+struct Frequent {
+    #[arg(short, long, global = true)]
+    quiet: bool,
+    #[command(flatten)]
+    place: PlaceArgs,
+    #[command(subcommand)]
+    command: FrequentCommand,
+}
+
+#[derive(Debug, Subcommand)]
+enum FrequentCommand {
+    Ls(LsArgs),
+    Stat(StatArgs),
+    Cat(CatArgs),
+    #[command(alias = "get")]
+    Cp(CpArgs),
+}
+
+impl Frequent {
+    /// Parses the command line, if it is one of these commands and right. What is wrong with it,
+    /// and help, come from the description of all commands.
+    fn parse(words: &[OsString]) -> Option<Args> {
+        const NAMES: [&str; 5] = ["ls", "stat", "cat", "cp", "get"];
+        let name = words.iter().skip(1).find(|word| !word.as_bytes().starts_with(b"-"))?;
+        if !NAMES.iter().any(|known| name == known) {
+            return None;
+        }
+        let Self { quiet, place, command } = Self::try_parse_from(words).ok()?;
+        let command = match command {
+            FrequentCommand::Ls(args) => Command::Ls(args),
+            FrequentCommand::Stat(args) => Command::Stat(args),
+            FrequentCommand::Cat(args) => Command::Cat(args),
+            FrequentCommand::Cp(args) => Command::Cp(args),
+        };
+        Some(Args { quiet, place, command })
+    }
+}
+
 /// Parses the command line. `find` takes the options of find(1) as well, and `debug WHAT [NUMBER]
 /// IMAGE` is understood like `debug IMAGE WHAT [NUMBER]`.
 pub(crate) fn parse(mut words: Vec<OsString>) -> Result<Args, clap::Error> {
     as_find(&mut words);
+    if let Some(args) = Frequent::parse(&words) {
+        return Ok(args);
+    }
     let told = match Args::try_parse_from(&words) {
         Ok(args) => return Ok(args),
         Err(told) => told,
@@ -323,4 +368,33 @@ pub(crate) fn wrong_way(args: &CpArgs) -> Result<(), Failure> {
             format!("cp copies out of an image; copy {} to a directory first, then put that", place.quoted())
         }
     }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What the short description accepts means the same to the one of all commands.
+    #[test]
+    fn frequent_commands_are_parsed_alike_by_both_descriptions() {
+        for (line, is_frequent) in [
+            ("extant cp -r a.img:/etc out", true),
+            ("extant -q get --offset 1M a.img:/etc b.img:/x out --json", true),
+            ("extant cat --partition 2 a.img:/f -q", true),
+            ("extant ls -lR --size-limit 8M a.img", true),
+            ("extant stat --volume-offset 512 a.img:/f", true),
+            ("extant --offset 1M cp a.img:/etc out", false),
+            ("extant find a.img", false),
+            ("extant cp --help", false),
+            ("extant cp a.img:/etc", false),
+            ("extant cp --offset 1M --partition", false),
+        ] {
+            let words: Vec<OsString> = line.split(' ').map(OsString::from).collect();
+            let frequent = Frequent::parse(&words).map(|args| format!("{args:?}"));
+            assert_eq!(frequent.is_some(), is_frequent, "{line}");
+            if let Some(frequent) = frequent {
+                assert_eq!(frequent, format!("{:?}", Args::try_parse_from(&words).unwrap()), "{line}");
+            }
+        }
+    }
 }

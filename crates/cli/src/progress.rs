@@ -5,7 +5,11 @@ use std::io::IsTerminal;
 use std::sync::Arc;
 
 /// A progress bar in bytes on standard error; hidden if that is not a terminal, or with `--quiet`.
-pub(crate) struct Progress(ProgressBar);
+pub(crate) struct Progress {
+    bar: ProgressBar,
+    /// A hidden bar would estimate its speed all the same.
+    is_shown: bool,
+}
 
 impl Progress {
     /// A bar for an estimated total of bytes.
@@ -17,7 +21,7 @@ impl Progress {
         if let Ok(style) = ProgressStyle::with_template(style) {
             bar.set_style(style);
         }
-        Self(bar)
+        Self { bar, is_shown: shown }
     }
 
     /// A bar for the runs of a sweep, with the remaining time.
@@ -25,7 +29,7 @@ impl Progress {
         let progress = Self::new(runs, quiet);
         let style = "{elapsed_precise} {wide_bar} {pos} of {len} runs, {msg}, {eta} left";
         if let Ok(style) = ProgressStyle::with_template(style) {
-            progress.0.set_style(style);
+            progress.bar.set_style(style);
         }
         progress
     }
@@ -36,7 +40,7 @@ impl Progress {
         if let Ok(style) =
             ProgressStyle::with_template("{elapsed_precise} {wide_bar} {percent} %, {eta} left")
         {
-            progress.0.set_style(style);
+            progress.bar.set_style(style);
         }
         progress
     }
@@ -44,7 +48,7 @@ impl Progress {
     /// The bar as a callback that takes the finished runs, how many of those were kept from
     /// earlier, and the total.
     pub(crate) fn of_sweep(&self) -> extant_lab::sweep::SweepProgress {
-        let bar = self.0.clone();
+        let bar = self.bar.clone();
         Arc::new(move |done, kept, all| {
             bar.set_length(all as u64);
             bar.set_position(done as u64);
@@ -53,12 +57,14 @@ impl Progress {
     }
 
     pub(crate) fn advance(&self, bytes: u64) {
-        self.0.inc(bytes);
+        if self.is_shown {
+            self.bar.inc(bytes);
+        }
     }
 
     /// The bar as a callback that takes the amount done and the total.
     pub(crate) fn to_callback(&self) -> extant_image::Progress {
-        let bar = self.0.clone();
+        let bar = self.bar.clone();
         Arc::new(move |done, of| {
             bar.set_length(of);
             bar.set_position(done);
@@ -67,10 +73,10 @@ impl Progress {
 
     /// Hides the bar while a function prints.
     pub(crate) fn suspend(&self, print: impl FnOnce()) {
-        self.0.suspend(print);
+        self.bar.suspend(print);
     }
 
     pub(crate) fn finish(&self) {
-        self.0.finish_and_clear();
+        self.bar.finish_and_clear();
     }
 }
