@@ -148,7 +148,7 @@ pub use extant_format::{Acl, AclEntry, AclTag, InodeFlags, InodeNumber};
 pub use extant_fs::RemovalStep;
 pub use extant_fs::{
     Caller, Capabilities, Defragmented, Error, ErrorPolicy, ExtentFlags, Fallocate, FileExtent, NotMade,
-    RenameMode, Result, SetMode as XattrMode, Space as Statfs,
+    RenameMode, Result, SetMode as XattrMode, Space as Statfs, Synchronous,
 };
 #[cfg(feature = "build")]
 pub use extant_image as image;

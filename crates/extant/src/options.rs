@@ -1,6 +1,6 @@
 //! How volumes and files are opened.
 
-use crate::{Caller, ErrorPolicy, RemovalStep};
+use crate::{Caller, ErrorPolicy, RemovalStep, Synchronous};
 use crate::{Error, Part, Result};
 
 /// How to open a volume. The default only reads.
@@ -12,6 +12,7 @@ pub struct OpenOptions {
     pub(crate) caller: Option<Caller>,
     pub(crate) offline: bool,
     pub(crate) discard: bool,
+    pub(crate) synchronous: Synchronous,
     pub(crate) fixed_time: Option<i64>,
     pub(crate) errors: Option<ErrorPolicy>,
     pub(crate) removal_step: RemovalStep,
@@ -28,6 +29,7 @@ impl Default for OpenOptions {
             caller: None,
             offline: false,
             discard: false,
+            synchronous: Synchronous::default(),
             fixed_time: None,
             errors: None,
             removal_step: RemovalStep::default(),
@@ -100,6 +102,15 @@ impl OpenOptions {
     #[must_use]
     pub fn discard(mut self, discard: bool) -> Self {
         self.discard = discard;
+        self
+    }
+
+    /// Which changes are durable when the call that makes them returns; by default only those of
+    /// files and directories with the flags `S` and `D`. Small files that are made together are
+    /// then made one by one.
+    #[must_use]
+    pub fn synchronous(mut self, synchronous: Synchronous) -> Self {
+        self.synchronous = synchronous;
         self
     }
 

@@ -108,6 +108,7 @@ impl Sys {
             fixed_time: options.fixed_time,
             errors: options.errors,
             discard: options.discard,
+            synchronous: options.synchronous,
             removal_step: options.removal_step,
             ..WriteOptions::default()
         };

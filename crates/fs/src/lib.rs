@@ -60,5 +60,5 @@ pub use quote::{printable, quote};
 pub use recovery::{JournalCopies, JournalCopy, OldCopy, Recovery, journal_copies};
 pub use view::{Damage, DescriptorSource, OpenOptions, read_superblock};
 pub use volume::{Protection, Restored, Space, Volume, WriteOptions, recover, restore};
-pub use writer::ErrorPolicy;
+pub use writer::{ErrorPolicy, Synchronous};
 pub use xattr::{Attribute, SetMode};

@@ -5,7 +5,7 @@ use crate::inode::Orphan;
 use crate::journal::{Credits, Journal, JournalOptions};
 use crate::meta::{InodeCell, MetaKind, MetaStore, PhysicalRun, Tid};
 use crate::volume::{orphan_file_blocks, own_blocks};
-use crate::writer::{ErrorPolicy, Errors, Writer};
+use crate::writer::{ErrorPolicy, Errors, MountFlags, Writer};
 use crate::{Error, OpenOptions, Volume};
 use extant_block::{FileDevice, FileOptions};
 use extant_cache::blocks::Blocks;
@@ -82,8 +82,19 @@ impl Bed {
         let file = orphan_file_blocks(volume.view()).await.unwrap();
         let own = own_blocks(volume.view()).await.unwrap();
         let errors = Errors::new(ErrorPolicy::Continue);
-        let (writer, left) =
-            Writer::new(rt, store, journal, &disk, own, &file, Some(NOW.seconds), errors).await.unwrap();
+        let (writer, left) = Writer::new(
+            rt,
+            store,
+            journal,
+            &disk,
+            own,
+            &file,
+            Some(NOW.seconds),
+            errors,
+            MountFlags::default(),
+        )
+        .await
+        .unwrap();
         Self { writer, left, _cache: cache, extents: sb.incompat().contains(Incompat::EXTENTS) }
     }
 

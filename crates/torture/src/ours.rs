@@ -7,7 +7,7 @@ use crate::{
 };
 use extant::{
     Buf, Dir, Error, ExtentFlags, File, FileOptions, FileType, InodeFlags, NewFile, OpenOptions, RemovalStep,
-    SmallFile, SmallFiles, Volume,
+    SmallFile, SmallFiles, Synchronous, Volume,
 };
 use extant_block::{Bio, Device, IoError, Limits, Record};
 use extant_rt::{Nanos, Rng, Rt};
@@ -37,6 +37,8 @@ pub struct OurVolume {
     held: BTreeMap<u8, File>,
     /// Those of [`Op::Put`] that wait.
     small: Option<SmallFiles>,
+    /// Each change is durable when it returns, so there is nothing left to sync.
+    synchronous: bool,
 }
 
 impl OurVolume {
@@ -51,7 +53,7 @@ impl OurVolume {
     fn open_with(rt: &Rt, device: Arc<dyn Device>, options: &OpenOptions) -> Result<Self, Error> {
         let volume = Volume::open_device(rt, device, options)?;
         let root = volume.root();
-        Ok(Self { rt: rt.clone(), volume, root, held: BTreeMap::new(), small: None })
+        Ok(Self { rt: rt.clone(), volume, root, held: BTreeMap::new(), small: None, synchronous: false })
     }
 
     /// Free blocks and inodes.
@@ -65,7 +67,7 @@ impl OurVolume {
     /// # Errors
     /// Something could not be written.
     pub fn close(self) -> Result<(), Error> {
-        let Self { volume, root, held, small, rt: _ } = self;
+        let Self { volume, root, held, small, .. } = self;
         drop((root, held, small));
         volume.close()
     }
@@ -330,7 +332,7 @@ impl Subject for OurVolume {
     }
 
     fn sync(&mut self) -> Outcome<()> {
-        self.volume.sync().map_err(errno)
+        if self.synchronous { Ok(()) } else { self.volume.sync().map_err(errno) }
     }
 
     fn sleep(&mut self, millis: u64) {
@@ -410,12 +412,13 @@ pub struct Ours {
     meddling: Option<(Meddling, u64, Vec<Range<u64>>)>,
     online: bool,
     short_steps: bool,
+    synchronous: bool,
 }
 
 impl Ours {
     /// `seed` determines the durations of bios.
     pub fn new(seed: u64) -> Self {
-        Self { seed, meddling: None, online: false, short_steps: false }
+        Self { seed, meddling: None, online: false, short_steps: false, synchronous: false }
     }
 
     /// Whether workloads run on a volume that commits by age and checkpoints in the background, as
@@ -431,6 +434,14 @@ impl Ours {
     #[must_use]
     pub fn short_steps(mut self, short: bool) -> Self {
         self.short_steps = short;
+        self
+    }
+
+    /// Whether the volume makes each change durable before it returns (mount option `sync`).
+    /// [`Op::Sync`] then does nothing, but still promises as much.
+    #[must_use]
+    pub fn synchronous(mut self, synchronous: bool) -> Self {
+        self.synchronous = synchronous;
         self
     }
 
@@ -458,8 +469,11 @@ impl Filesystem for Ours {
                 Arc::new(Meddler::new(record.clone(), *meddling, *block_bytes, journal.clone()))
             }
         };
-        let mut volume = OurVolume::open_with(sim.rt(), device, &self.options().offline(!self.online))
-            .map_err(|error| format!("open: {error}"))?;
+        let synchronous = if self.synchronous { Synchronous::All } else { Synchronous::Flagged };
+        let options = self.options().offline(!self.online).synchronous(synchronous);
+        let mut volume =
+            OurVolume::open_with(sim.rt(), device, &options).map_err(|error| format!("open: {error}"))?;
+        volume.synchronous = self.synchronous;
         let before = Tree::of(&mut volume).map_err(|error| error.to_string())?;
         let mut marks = Vec::with_capacity(ops.len());
         for op in ops {

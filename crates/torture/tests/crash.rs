@@ -4,7 +4,7 @@
 use extant_torture::campaign::{Campaign, Effort, Profile, Source};
 use extant_torture::check::{Fsck, Tally};
 use extant_torture::states::Options;
-use extant_torture::{Ace, Meddling, Ours, Workload};
+use extant_torture::{Ace, Meddling, Op, Ours, Workload};
 
 fn campaign(profile: &str, effort: Effort) -> Option<Campaign> {
     if !Fsck::is_installed() {
@@ -68,6 +68,29 @@ fn every_crash_of_a_volume_of_another_shape_leaves_what_was_promised() {
         }
         println!("{name}: {total}");
         assert!(total.distinct > 100, "{name}: {total}");
+    }
+}
+
+/// A volume with the mount option `sync` keeps all that has returned, without a sync.
+#[test]
+fn every_crash_of_a_synchronous_volume_leaves_what_has_returned() {
+    let (seq1, random) = (Source::Ace(Ace::new(1)), Source::Random(12));
+    // Without a journal, blocks are assumed to arrive whole.
+    for (name, torn) in [("ext4", 1), ("ext4-unlogged", 0)] {
+        let options = Options { exhaustive: 2, sampled: 1, torn, seed: 1 };
+        let effort = Effort { options, pruned: true, fsck_every: 40, ends_every: 0, ..Effort::default() };
+        let Some(campaign) = campaign(name, effort) else { return };
+        let synchronous = Ours::new(1).synchronous(true);
+        let mut total = Tally::default();
+        let workloads = (3..seq1.len()).step_by(90).map(|index| seq1.workload(index));
+        for Workload { name, ops } in workloads.chain((0..1).map(|seed| random.workload(seed))) {
+            let ops = ops.into_iter().flat_map(|op| [op, Op::Sync]).collect();
+            let workload = Workload { name, ops };
+            total +=
+                campaign.check_with(&synchronous, &workload).unwrap_or_else(|failure| panic!("{failure}"));
+        }
+        println!("{name}: {total}");
+        assert!(total.distinct > 50, "{name}: {total}");
     }
 }
 

@@ -97,9 +97,11 @@ impl OpenFile {
         }
     }
 
-    /// Whether every change of the file must be durable when it returns (`chattr +S`).
+    /// Whether every change of the file must be durable when it returns (`chattr +S`, mount option
+    /// `sync`).
     pub(super) fn is_synchronous(&self) -> bool {
-        self.contents.cell.read(|inode| inode.flags().contains(InodeFlags::SYNC))
+        let mount = self.contents.writer.mount;
+        self.contents.cell.read(|inode| mount.syncs(inode, InodeFlags::SYNC))
     }
 
     pub(super) fn privilege(&self) -> Privilege {
@@ -123,12 +125,14 @@ impl OpenFile {
     /// Whether a write changes only the inode's times, that is, neither its capabilities, nor its
     /// set-ID bits, nor where its contents are, and need not be durable when it returns.
     pub(super) fn is_written_plainly(&self) -> bool {
+        let mount = self.contents.writer.mount;
         !(self.options.sync || self.options.datasync)
             && self.contents.cell.read(|inode| {
-                let special = InodeFlags::SYNC | InodeFlags::INLINE_DATA;
                 let keeps_privileges =
                     self.options.from_cache || !may_have_any(inode) && self.stripped(inode.mode()) == 0;
-                keeps_privileges && !inode.flags().intersects(special)
+                keeps_privileges
+                    && !inode.flags().contains(InodeFlags::INLINE_DATA)
+                    && !mount.syncs(inode, InodeFlags::SYNC)
             })
     }
 

@@ -21,7 +21,7 @@ mod steps;
 use super::*;
 use crate::journal::{Credits, Journal, JournalOptions};
 use crate::meta::{InodeCell, MetaStore, Tid};
-use crate::writer::{ErrorPolicy, Errors, Writer};
+use crate::writer::{ErrorPolicy, Errors, MountFlags, Writer};
 use crate::{Error, Volume};
 use extant_block::{Buf, Device, FileDevice};
 use extant_cache::blocks::Blocks;
@@ -91,7 +91,9 @@ impl Bed {
         let journal = Journal::new(rt, store.clone(), &disk, None, Tid::first(1), options);
         let errors = Errors::new(ErrorPolicy::Continue);
         let (writer, _) =
-            Writer::new(rt, store, journal, &disk, vec![], &[], Some(NOW), errors).await.unwrap();
+            Writer::new(rt, store, journal, &disk, vec![], &[], Some(NOW), errors, MountFlags::default())
+                .await
+                .unwrap();
         let files = FilesInMemory::new(&writer, &disk);
         Self { rt: rt.clone(), cache, writer, files }
     }

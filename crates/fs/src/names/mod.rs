@@ -112,12 +112,12 @@ impl Writer {
     }
 
     /// Ends an operation on names or attributes of these inodes. Commits if one of them has one of
-    /// `flags`, as `chattr +S` and `+D` request. The caller holds no lock.
+    /// `flags`, as `chattr +S` and `+D` request, or counts as having it. The caller holds no lock.
     ///
     /// # Errors
     /// Why the journal was aborted; the operation has been done in memory then.
     pub(crate) async fn settle(&self, cells: &[&Arc<InodeCell>], flags: InodeFlags) -> Result<()> {
-        if cells.iter().any(|cell| cell.read(|inode| inode.flags().intersects(flags))) {
+        if cells.iter().any(|cell| cell.read(|inode| self.mount.syncs(inode, flags))) {
             Box::pin(self.journal.commit(self.journal.running())).await?;
         }
         Ok(())

@@ -13,7 +13,7 @@ use crate::names::Namespace;
 use crate::quota::Quotas;
 use crate::recovery::{Log, replay};
 use crate::view::{Live, View, check_readable, check_whole, check_writable, read_superblock};
-use crate::writer::{ErrorPolicy, Errors, Writer};
+use crate::writer::{ErrorPolicy, Errors, MountFlags, Synchronous, Writer};
 use crate::{Error, Result};
 use extant_block::{Claim, Device, IoErrorKind};
 use extant_cache::Disk;
@@ -40,6 +40,8 @@ pub struct WriteOptions {
     pub fixed_time: Option<i64>,
     /// What to do about damaged structures; by default what the superblock says (`s_errors`).
     pub errors: Option<ErrorPolicy>,
+    /// Which changes are durable when the call that makes them returns.
+    pub synchronous: Synchronous,
     /// Discard freed space once its transaction is durable (mount option `discard`). If the device
     /// is a file, this punches holes. Runs in the background; no caller waits for it.
     pub discard: bool,
@@ -58,6 +60,7 @@ impl Default for WriteOptions {
             commit_interval: Some(Nanos::from_secs(5)),
             fixed_time: None,
             errors: None,
+            synchronous: Synchronous::default(),
             discard: false,
             reaps: false,
             metadata_bytes: 64 << 20,
@@ -232,8 +235,10 @@ impl Volume {
         let Findings { contested, distrusted, unmarked } = found;
         let orphan_file = orphan_file_blocks(&raw).await?;
         let errors = Errors::new(options.errors.unwrap_or(ErrorPolicy::of(&sb)));
+        let flags = MountFlags { synchronous: options.synchronous };
+        let time = options.fixed_time;
         let (writer, orphans) =
-            Writer::new(rt, store, journal, disk, own, &orphan_file, options.fixed_time, errors).await?;
+            Writer::new(rt, store, journal, disk, own, &orphan_file, time, errors, flags).await?;
         writer.alloc.distrust(contested, distrusted, unmarked);
         // The descriptor's flags may say that no inode of its group was ever in use.
         writer.inodes.check_live(&root, Place::Superblock)?;

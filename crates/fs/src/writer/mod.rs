@@ -3,6 +3,7 @@
 
 mod errors;
 mod guard;
+mod mount_flags;
 mod reaper_signals;
 mod shared_xattrs;
 
@@ -18,6 +19,8 @@ use extant_cache::Disk;
 use extant_cache::accounts::AccountConfig;
 use extant_format::VolumeBlock;
 use extant_rt::{Rt, TaskMutex};
+pub(crate) use mount_flags::MountFlags;
+pub use mount_flags::Synchronous;
 use parking_lot::Mutex;
 use reaper_signals::Reaper;
 pub(crate) use shared_xattrs::SharedBlocks;
@@ -42,6 +45,7 @@ pub(crate) struct Writer {
     pub(crate) orphans: Orphans,
     pub(crate) clock: Clock,
     pub(crate) errors: Errors,
+    pub(crate) mount: MountFlags,
     /// Held while an inode acquires, changes or drops an attribute block.
     pub(crate) shared_xattrs: TaskMutex<SharedBlocks>,
     /// Inodes without links whose last opener is gone; to be deleted.
@@ -72,6 +76,7 @@ impl Writer {
         orphan_file: &[VolumeBlock],
         fixed_time: Option<i64>,
         errors: Errors,
+        mount: MountFlags,
     ) -> Result<(Arc<Self>, Vec<Arc<InodeCell>>)> {
         let alloc = Allocator::new(store.clone(), own)?;
         alloc.charge_to(disk);
@@ -97,6 +102,7 @@ impl Writer {
             orphans,
             clock,
             errors,
+            mount,
             shared_xattrs,
             unused,
             reaper,

@@ -195,10 +195,13 @@ impl SmallFiles {
         if !dir.is_dir() {
             return Err(Error::NotADirectory(format!("inode {}", dir.inode())));
         }
-        let own_flags = SYNC_NAMES | InodeFlags::JOURNAL_DATA;
         let block_bytes = sb.block_size().bytes();
         if !self.has_room(bytes)
-            || dir.cell().read(|dir| dir.flags().intersects(own_flags) || journals_data(dir, sb))
+            || dir.cell().read(|dir| {
+                writer.mount.syncs(dir, SYNC_NAMES)
+                    || dir.flags().contains(InodeFlags::JOURNAL_DATA)
+                    || journals_data(dir, sb)
+            })
             || sb.cluster_size().blocks() > 1
             || writer.disk.device().limits().block_bytes > block_bytes
         {
