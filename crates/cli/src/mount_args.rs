@@ -4,7 +4,7 @@ use crate::edit_args::LockArgs;
 use crate::sandbox::SandboxArgs;
 use crate::values;
 use clap::{Args, ValueHint};
-use extant_fs::ErrorPolicy;
+use extant_fs::{ErrorPolicy, Synchronous};
 use extant_fuse::{IdRange, IdRanges, Owners, ShownIds, VolumeOptions};
 use extant_rt::Nanos;
 use std::path::PathBuf;
@@ -28,7 +28,8 @@ pub(crate) struct MountArgs {
     pub(crate) directory: PathBuf,
     /// Options, separated by commas: ro; norecovery (with ro: leave the journal alone); allow_other
     /// (users other than you may enter); discard (free space becomes holes of the image);
-    /// commit=SECONDS (5); cache=SIZE (256M); errors=continue|remount-ro|panic; suid, dev (set-ID
+    /// commit=SECONDS (5); sync (a call that changes something returns once that is durable), dirsync
+    /// (for changes of names only); cache=SIZE (256M); errors=continue|remount-ro|panic; suid, dev (set-ID
     /// programs and device nodes work); noexec; noatime (the default: reading changes no time of
     /// access), relatime (it does, by Linux's rule); writeback (the kernel keeps what is written
     /// for some seconds, which is faster for small writes; a killed server loses it);
@@ -146,6 +147,8 @@ pub(crate) struct MountWords {
     pub(crate) owners: Owners,
     pub(crate) relatime: bool,
     pub(crate) writeback: bool,
+    sync: bool,
+    dirsync: bool,
 }
 
 /// Adds the value of `uid=` or `gid=`: one number for all, or another range.
@@ -211,6 +214,14 @@ impl MountWords {
         if parsed.writeback && !parsed.volume.write {
             return Err("writeback does not go with ro".into());
         }
+        if parsed.writeback && parsed.sync {
+            return Err("writeback does not go with sync; fsync makes what it keeps durable".into());
+        }
+        parsed.volume.synchronous = match (parsed.sync, parsed.dirsync) {
+            (true, _) => Synchronous::All,
+            (false, true) => Synchronous::Names,
+            (false, false) => Synchronous::Flagged,
+        };
         if parsed.owners.are_changed() && (parsed.suid || parsed.dev) {
             return Err("suid and dev do not go with fakeroot, uid= or gid=".into());
         }
@@ -230,7 +241,7 @@ impl MountWords {
                 "loop" | "defaults" | "auto" | "noauto" | "user" | "nouser" | "users" | "owner" | "group",
                 None,
             )
-            | ("_netdev" | "nofail" | "async" | "nodiratime", None)
+            | ("_netdev" | "nofail" | "nodiratime", None)
             | ("comment", Some(_)) => {}
             _ if name.starts_with("x-") => {}
             ("ro", None) => self.volume.write = false,
@@ -248,6 +259,9 @@ impl MountWords {
             ("noatime", None) => self.relatime = false,
             ("relatime", None) => self.relatime = true,
             ("writeback", None) => self.writeback = true,
+            ("sync", None) => self.sync = true,
+            ("async", None) => self.sync = false,
+            ("dirsync", None) => self.dirsync = true,
             ("fakeroot", None) => self.owners.fakeroot = Some(rustix::process::getuid().as_raw()),
             ("uid", Some(value)) => add_shown(name, &mut self.owners.users, value)?,
             ("gid", Some(value)) => add_shown(name, &mut self.owners.groups, value)?,
@@ -304,6 +318,15 @@ mod tests {
         let users = vec![range(0, 1000, 1), range(1, 100_000, 65_535)];
         assert_eq!(parsed.owners.users, ShownIds::Ranges(IdRanges(users)));
         assert_eq!(parsed.owners.groups, ShownIds::AllAs(7));
+        for (text, synchronous) in [
+            ("rw,sync", Synchronous::All),
+            ("sync,dirsync,ro", Synchronous::All),
+            ("dirsync,sync,async", Synchronous::Names),
+            ("sync,defaults,async", Synchronous::Flagged),
+            ("writeback,dirsync", Synchronous::Names),
+        ] {
+            assert_eq!(parse(text).unwrap().volume.synchronous, synchronous, "{text}");
+        }
         for (text, name) in [
             ("ro,data=journal", "data"),
             ("offset=here", "offset"),
@@ -324,6 +347,8 @@ mod tests {
             ("allow_other,fakeroot", "fakeroot does not go"),
             ("writeback,fakeroot", "fakeroot does not go"),
             ("writeback,ro", "writeback does not go"),
+            ("sync,writeback", "writeback does not go with sync"),
+            ("sync=1", "sync"),
         ] {
             let told = parse(text).unwrap_err();
             assert!(told.starts_with(name), "{text}: {told}");

@@ -3,7 +3,7 @@
 use crate::object::Object;
 use extant_block::Device;
 use extant_cache::{CacheConfig, CacheError, PageCache};
-use extant_fs::{Error, ErrorPolicy, OpenOptions, Result, Volume, WriteOptions};
+use extant_fs::{Error, ErrorPolicy, OpenOptions, Result, Synchronous, Volume, WriteOptions};
 use extant_rt::{Nanos, Rt};
 use std::sync::Arc;
 
@@ -16,6 +16,8 @@ pub struct VolumeOptions {
     pub cache_bytes: u64,
     /// Age at which changes are committed.
     pub commit_interval: Nanos,
+    /// Which changes are durable before their requests are answered.
+    pub synchronous: Synchronous,
     /// Discard freed blocks.
     pub discard: bool,
     /// What to do about damage; by default what the superblock says.
@@ -30,6 +32,7 @@ impl Default for VolumeOptions {
             write: true,
             cache_bytes: 256 << 20,
             commit_interval: Nanos::from_secs(5),
+            synchronous: Synchronous::default(),
             discard: false,
             errors: None,
             ignore_journal: false,
@@ -65,6 +68,7 @@ impl OpenVolume {
             let mut write = WriteOptions {
                 commit_interval: Some(options.commit_interval),
                 errors: options.errors,
+                synchronous: options.synchronous,
                 discard: options.discard,
                 reaps: true,
                 ..WriteOptions::default()

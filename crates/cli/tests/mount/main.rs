@@ -10,6 +10,7 @@ mod interrupts;
 mod kills;
 mod life;
 mod names;
+mod options;
 mod owners;
 mod programs;
 mod requests;

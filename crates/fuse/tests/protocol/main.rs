@@ -1,5 +1,6 @@
 //! A server without a kernel: requests and replies as bytes.
 
+mod durability;
 mod lane;
 mod sandbox;
 
@@ -173,6 +174,17 @@ fn serve_device(
     play: impl FnOnce(&mut Kernel, &Server),
 ) {
     let options = VolumeOptions { cache_bytes: 16 << 20, ..VolumeOptions::default() };
+    serve_volume(rt, device, path, options, settings, play);
+}
+
+fn serve_volume(
+    rt: &Rt,
+    device: Arc<dyn Device>,
+    path: &Path,
+    options: VolumeOptions,
+    settings: Settings,
+    play: impl FnOnce(&mut Kernel, &Server),
+) {
     let volume = rt.block_on(OpenVolume::open(rt, device, options)).unwrap().unwrap();
     let (requests, theirs) = channel();
     let (their_replies, replies) = channel();

@@ -1,0 +1,28 @@
+//! Mount options that programs notice.
+
+use crate::bed::{Bed, can_mount, text};
+use crate::testbed::run;
+use std::process::Command;
+
+/// As a line of /etc/fstab says it, too. The oracle of what the killed server has left is e2fsck.
+#[test]
+fn what_has_returned_on_a_synchronous_mount_survives_a_kill() {
+    if !can_mount() {
+        return;
+    }
+    for (options, script, kept) in [
+        ("rw,sync", "mkdir d; printf first > d/file; printf ' last' >> d/file", "first last"),
+        ("defaults,dirsync", "mkdir d; printf text > f; sync f; mv f d/file", "text"),
+    ] {
+        let mut bed = Bed::new("8M", &[], options);
+        bed.shell(script);
+        bed.kill();
+        let image = text(&bed.image).to_owned();
+        let preened = Command::new("e2fsck").args(["-fp", &image]).output().unwrap();
+        assert!(matches!(preened.status.code(), Some(0 | 1)), "{preened:?}");
+        let found = run("debugfs", &["-R", "cat /d/file", &image]);
+        assert!(found.starts_with(kept), "{options}: {found}");
+        bed.mount("");
+        bed.umount();
+    }
+}
