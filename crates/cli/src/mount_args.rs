@@ -29,7 +29,8 @@ pub(crate) struct MountArgs {
     /// Options, separated by commas: ro; norecovery (with ro: leave the journal alone); allow_other
     /// (users other than you may enter); discard (free space becomes holes of the image);
     /// commit=SECONDS (5); sync (a call that changes something returns once that is durable), dirsync
-    /// (for changes of names only); cache=SIZE (256M); errors=continue|remount-ro|panic; suid, dev (set-ID
+    /// (for changes of names only); cache=SIZE (256M); dirty=SIZE (half of cache=: writers wait when so much
+    /// is not written back); errors=continue|remount-ro|panic; suid, dev (set-ID
     /// programs and device nodes work); noexec; noatime (the default: reading changes no time of
     /// access), relatime (it does, by Linux's rule); writeback (the kernel keeps what is written
     /// for some seconds, which is faster for small writes; a killed server loses it);
@@ -151,6 +152,9 @@ pub(crate) struct MountWords {
     dirsync: bool,
 }
 
+/// Least value of `dirty=`: a request writes up to so much.
+const DIRTY_MIN: u64 = 1 << 20;
+
 /// Adds the value of `uid=` or `gid=`: one number for all, or another range.
 fn add_shown(name: &str, shown: &mut ShownIds, value: &str) -> Result<(), String> {
     let wrong = || format!("{name}= takes a number, or VOLUME:HERE:COUNT such as 0:100000:65536");
@@ -222,6 +226,13 @@ impl MountWords {
             (false, true) => Synchronous::Names,
             (false, false) => Synchronous::Flagged,
         };
+        let most = parsed.volume.dirty_bytes_max();
+        if parsed.volume.dirty_bytes.is_some_and(|bytes| bytes > most) {
+            let most = most >> 20;
+            return Err(format!(
+                "dirty= takes at most three quarters of the cache, {most}M; for more, make cache= larger"
+            ));
+        }
         if parsed.owners.are_changed() && (parsed.suid || parsed.dev) {
             return Err("suid and dev do not go with fakeroot, uid= or gid=".into());
         }
@@ -274,6 +285,10 @@ impl MountWords {
                 let bytes = values::size(size).ok().filter(|bytes| *bytes >= 8 << 20);
                 self.volume.cache_bytes = bytes.ok_or("cache= takes a size such as 64M, at least 8M")?;
             }
+            ("dirty", Some(size)) => {
+                let bytes = values::size(size).ok().filter(|bytes| *bytes >= DIRTY_MIN);
+                self.volume.dirty_bytes = Some(bytes.ok_or("dirty= takes a size such as 32M, at least 1M")?);
+            }
             ("offset", Some(size)) => {
                 self.offset_bytes = Some(values::size(size).map_err(|told| format!("offset: {told}"))?);
             }
@@ -289,7 +304,11 @@ impl MountWords {
                     _ => return Err("errors= takes continue, remount-ro or panic".into()),
                 });
             }
-            ("commit" | "cache" | "errors" | "offset" | "sizelimit" | "partition" | "uid" | "gid", None) => {
+            (
+                "commit" | "cache" | "dirty" | "errors" | "offset" | "sizelimit" | "partition" | "uid"
+                | "gid",
+                None,
+            ) => {
                 return Err(format!("{name} takes a value: {name}=..."));
             }
             _ => return unknown(),
@@ -313,6 +332,8 @@ mod tests {
         );
         let parsed = parse("defaults,noauto,_netdev,x-systemd.automount,offset=1M,sizelimit=16M").unwrap();
         assert_eq!((parsed.offset_bytes, parsed.limit_bytes), (Some(1 << 20), Some(16 << 20)));
+        let parsed = parse("dirty=24M,cache=32M").unwrap();
+        assert_eq!((parsed.volume.cache_bytes, parsed.volume.dirty_bytes), (32 << 20, Some(24 << 20)));
         let parsed = parse("uid=0:1000:1,uid=1:100000:65535,gid=7").unwrap();
         let range = |inside, outside, count| IdRange { inside, outside, count };
         let users = vec![range(0, 1000, 1), range(1, 100_000, 65_535)];
@@ -349,6 +370,10 @@ mod tests {
             ("writeback,ro", "writeback does not go"),
             ("sync,writeback", "writeback does not go with sync"),
             ("sync=1", "sync"),
+            ("dirty=200M", "dirty= takes at most three quarters of the cache, 192M"),
+            ("dirty=32M,cache=32M", "dirty= takes at most three quarters of the cache, 24M"),
+            ("dirty=1", "dirty= takes a size"),
+            ("dirty", "dirty takes a value"),
         ] {
             let told = parse(text).unwrap_err();
             assert!(told.starts_with(name), "{text}: {told}");

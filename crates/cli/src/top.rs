@@ -61,11 +61,12 @@ fn show(out: &mut Output, mounted: &Mounted, sample: &Sample, over: Nanos) -> Re
     outln!(out, "{}: {}", path(&mounted.point), path(&mounted.source))?;
     outln!(
         out,
-        "cache {} of {}, dirty {}, being written {}; {} known inodes, {} open",
+        "cache {} of {}, dirty {}, being written {}, at most {}; {} known inodes, {} open",
         human(gauge("cache_used_bytes")),
         human(gauge("cache_budget_bytes")),
         human(gauge("dirty_bytes")),
         human(gauge("writeback_bytes")),
+        human(gauge("dirty_limit_bytes")),
         gauge("known_inodes"),
         gauge("open_handles")
     )?;
@@ -126,6 +127,7 @@ struct Told<'a> {
     cache_used_bytes: u64,
     dirty_bytes: u64,
     writeback_bytes: u64,
+    dirty_limit_bytes: u64,
     known_inodes: u64,
     known_inodes_bytes: u64,
     open_handles: u64,
@@ -162,6 +164,7 @@ impl<'a> Told<'a> {
             cache_used_bytes: gauge("cache_used_bytes"),
             dirty_bytes: gauge("dirty_bytes"),
             writeback_bytes: gauge("writeback_bytes"),
+            dirty_limit_bytes: gauge("dirty_limit_bytes"),
             known_inodes: gauge("known_inodes"),
             known_inodes_bytes: gauge("known_inodes_bytes"),
             open_handles: gauge("open_handles"),

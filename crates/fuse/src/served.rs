@@ -129,6 +129,7 @@ impl Served {
         let _ = self.metrics.write_requests(&mut text);
         let pages = self.cache.usage();
         let bytes = |pages: u64| pages * PAGE_BYTES.to_u64();
+        let limit = self.cache.limits().limit_pages;
         let used = pages.frames.saturating_sub(pages.free + pages.parked);
         let gauges = [
             ("known_inodes", "Inodes that the kernel knows.", self.nodes.count().to_u64()),
@@ -138,6 +139,7 @@ impl Served {
             ("cache_used_bytes", "Memory of the cache that holds something.", bytes(used)),
             ("dirty_bytes", "What is to be written back.", bytes(pages.dirty)),
             ("writeback_bytes", "What is being written back.", bytes(pages.writeback)),
+            ("dirty_limit_bytes", "What may be both before writers wait.", bytes(limit)),
         ];
         for (name, help, value) in gauges {
             let _ = writeln!(text, "# HELP extant_{name} {help}\n# TYPE extant_{name} gauge");

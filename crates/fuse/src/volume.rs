@@ -14,6 +14,9 @@ pub struct VolumeOptions {
     pub write: bool,
     /// Memory for file contents and metadata, in bytes.
     pub cache_bytes: u64,
+    /// How much of the cache may hold changes that are not written back before writers wait, in
+    /// bytes: at most [`Self::dirty_bytes_max`]; by default half of it.
+    pub dirty_bytes: Option<u64>,
     /// Age at which changes are committed.
     pub commit_interval: Nanos,
     /// Which changes are durable before their requests are answered.
@@ -31,12 +34,20 @@ impl Default for VolumeOptions {
         Self {
             write: true,
             cache_bytes: 256 << 20,
+            dirty_bytes: None,
             commit_interval: Nanos::from_secs(5),
             synchronous: Synchronous::default(),
             discard: false,
             errors: None,
             ignore_journal: false,
         }
+    }
+}
+
+impl VolumeOptions {
+    /// The most that [`Self::dirty_bytes`] may be: the rest of the cache is for reads.
+    pub fn dirty_bytes_max(&self) -> u64 {
+        self.cache_bytes / 4 * 3
     }
 }
 
@@ -59,7 +70,7 @@ impl OpenVolume {
     pub async fn open(rt: &Rt, device: Arc<dyn Device>, options: VolumeOptions) -> Result<Self> {
         let config = CacheConfig::with_budget(options.cache_bytes);
         // The kernel keeps what it has written.
-        let config = CacheConfig { frees_long_runs: true, ..config };
+        let config = CacheConfig { frees_long_runs: true, dirty_bytes: options.dirty_bytes, ..config };
         let cache =
             PageCache::new(rt, config).map_err(|_| Error::NoMemory("the pages of the cache".into()))?;
         let flushes_soon = device.flushes_soon();

@@ -1,6 +1,6 @@
 //! Mount options that programs notice.
 
-use crate::bed::{Bed, can_mount, text};
+use crate::bed::{Bed, can_mount, extant, text};
 use crate::testbed::run;
 use std::process::Command;
 
@@ -25,4 +25,19 @@ fn what_has_returned_on_a_synchronous_mount_survives_a_kill() {
         bed.mount("");
         bed.umount();
     }
+}
+
+#[test]
+fn what_may_wait_to_be_written_is_as_given() {
+    if !can_mount() {
+        return;
+    }
+    let mut bed = Bed::unmounted("8M", &[]);
+    let ran = bed.try_mount("cache=32M,dirty=32M");
+    assert_eq!(ran.code, Some(2));
+    assert!(ran.stderr.contains("make cache= larger"), "{}", ran.stderr);
+    bed.mount("cache=32M,dirty=4M");
+    let shown = extant(&["top", "--once", "--json", text(&bed.at)]).clean_text();
+    assert!(shown.contains("\"dirty_limit_bytes\": 4194304,"), "{shown}");
+    bed.umount();
 }

@@ -3,6 +3,7 @@
 mod durability;
 mod lane;
 mod sandbox;
+mod throttling;
 
 use extant_block::{Device, FileDevice, FileOptions};
 use extant_fuse::wire::*;
