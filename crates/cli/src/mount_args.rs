@@ -31,7 +31,8 @@ pub(crate) struct MountArgs {
     /// commit=SECONDS (5); sync (a call that changes something returns once that is durable), dirsync
     /// (for changes of names only); cache=SIZE (256M); dirty=SIZE (half of cache=: writers wait when so much
     /// is not written back); errors=continue|remount-ro|panic; suid, dev (set-ID
-    /// programs and device nodes work); noexec; noatime (the default: reading changes no time of
+    /// programs and device nodes work); noexec; noacl (access lists
+    /// are neither honoured nor shown, and stay as they are); noatime (the default: reading changes no time of
     /// access), relatime (it does, by Linux's rule); writeback (the kernel keeps what is written
     /// for some seconds, which is faster for small writes; a killed server loses it);
     /// offset=BYTES, sizelimit=BYTES, partition=N|NAME (where the volume is); fakeroot (your calls
@@ -269,6 +270,8 @@ impl MountWords {
             ("noexec", None) => self.noexec = true,
             ("noatime", None) => self.relatime = false,
             ("relatime", None) => self.relatime = true,
+            ("acl", None) => self.volume.ignores_acls = false,
+            ("noacl", None) => self.volume.ignores_acls = true,
             ("writeback", None) => self.writeback = true,
             ("sync", None) => self.sync = true,
             ("async", None) => self.sync = false,
@@ -334,6 +337,8 @@ mod tests {
         assert_eq!((parsed.offset_bytes, parsed.limit_bytes), (Some(1 << 20), Some(16 << 20)));
         let parsed = parse("dirty=24M,cache=32M").unwrap();
         assert_eq!((parsed.volume.cache_bytes, parsed.volume.dirty_bytes), (32 << 20, Some(24 << 20)));
+        assert!(parse("noacl").unwrap().volume.ignores_acls);
+        assert!(!parse("noacl,ro,acl").unwrap().volume.ignores_acls);
         let parsed = parse("uid=0:1000:1,uid=1:100000:65535,gid=7").unwrap();
         let range = |inside, outside, count| IdRange { inside, outside, count };
         let users = vec![range(0, 1000, 1), range(1, 100_000, 65_535)];

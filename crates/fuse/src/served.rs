@@ -39,6 +39,8 @@ pub(crate) struct Served {
     pub(crate) trace: Option<Arc<RequestTrace>>,
     /// The kernel keeps what is written, and with it sizes and times of files.
     pub(crate) writeback: bool,
+    /// Access control lists do not exist for programs.
+    pub(crate) ignores_acls: bool,
     /// Reading changes times of access.
     pub(crate) relatime: bool,
     pub(crate) interrupts: Interrupts,
@@ -70,6 +72,7 @@ impl Served {
             metrics,
             first_commit,
             trace,
+            ignores_acls: open.ignores_acls,
             relatime,
             writeback,
             interrupts,

@@ -30,7 +30,7 @@ use zerocopy::{FromBytes, IntoBytes};
 /// Room for a request's header, the largest structure and a name, besides the data.
 const BUFFER_BYTES: usize = MAX_WRITE as usize + 4096;
 /// Features that a server requests from the kernel, as flags of [`init`]; POSIX access lists are
-/// added if the kernel checks permissions.
+/// added if the kernel checks permissions, unless they are ignored.
 pub const WANTED_FEATURES: u64 = init::ASYNC_READ
     | init::ATOMIC_O_TRUNC
     | init::BIG_WRITES
@@ -439,7 +439,7 @@ impl Server {
             return Err(Errno::PROTO.into());
         }
         let mut wanted = WANTED_FEATURES;
-        if self.kernel_checks {
+        if self.kernel_checks && !self.served.ignores_acls {
             wanted |= init::POSIX_ACL;
         }
         if self.served.writeback {

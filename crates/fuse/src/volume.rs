@@ -21,6 +21,8 @@ pub struct VolumeOptions {
     pub commit_interval: Nanos,
     /// Which changes are durable before their requests are answered.
     pub synchronous: Synchronous,
+    /// Access control lists are neither honoured nor shown, and stay as they are.
+    pub ignores_acls: bool,
     /// Discard freed blocks.
     pub discard: bool,
     /// What to do about damage; by default what the superblock says.
@@ -37,6 +39,7 @@ impl Default for VolumeOptions {
             dirty_bytes: None,
             commit_interval: Nanos::from_secs(5),
             synchronous: Synchronous::default(),
+            ignores_acls: false,
             discard: false,
             errors: None,
             ignore_journal: false,
@@ -57,6 +60,7 @@ pub struct OpenVolume {
     pub(crate) volume: Volume,
     pub(crate) root: Object,
     pub(crate) is_writable: bool,
+    pub(crate) ignores_acls: bool,
     pub(crate) cache: PageCache,
     /// Whether a thread that others wait for may flush the image.
     pub(crate) flushes_soon: bool,
@@ -80,6 +84,7 @@ impl OpenVolume {
                 commit_interval: Some(options.commit_interval),
                 errors: options.errors,
                 synchronous: options.synchronous,
+                ignores_acls: options.ignores_acls,
                 discard: options.discard,
                 reaps: true,
                 ..WriteOptions::default()
@@ -96,10 +101,12 @@ impl OpenVolume {
         } else {
             let read = OpenOptions { ignore_journal: options.ignore_journal, ..OpenOptions::default() };
             let volume = Volume::open(disk.device().clone(), read).await?.cached_by(&disk);
+            let volume = if options.ignores_acls { volume.ignoring_acls() } else { volume };
             let root = volume.root().await?;
             (volume, Object::Stored(root.into()))
         };
-        Ok(Self { volume, root, is_writable: options.write, cache, flushes_soon })
+        let VolumeOptions { write: is_writable, ignores_acls, .. } = options;
+        Ok(Self { volume, root, is_writable, ignores_acls, cache, flushes_soon })
     }
 
     /// Writes everything and closes the volume; afterwards its image is free.
@@ -107,7 +114,7 @@ impl OpenVolume {
     /// # Errors
     /// Something could not be written.
     pub async fn close(self) -> Result<()> {
-        let Self { volume, root, is_writable, cache, flushes_soon: _ } = self;
+        let Self { volume, root, is_writable, cache, .. } = self;
         drop(root);
         let closed = if is_writable { volume.close().await } else { Ok(()) };
         match cache.close().await {

@@ -73,6 +73,7 @@ impl Node {
         let missing = || Error::NoData(quote(name));
         let parsed = parse(name)?;
         match parsed.index {
+            index if self.ignores(index) => return Err(Error::NotSupported(quote(name))),
             XattrIndex::TRUSTED if !caller.can(Capabilities::SYS_ADMIN) => return Err(missing()),
             XattrIndex::USER if !self.has_user_xattrs() => return Err(missing()),
             XattrIndex::USER => permit(writer, caller, cell, Want::READ).await?,
@@ -100,7 +101,15 @@ impl Node {
         let (writer, cell) = (self.writer(), self.cell());
         let _inode = Order::default().read(Rank::of(self.is_dir()), cell).await;
         let trusted = caller.can(Capabilities::SYS_ADMIN);
-        live::names(writer, cell, |name| name.index != XattrIndex::TRUSTED || trusted).await
+        let shown = |name: &XattrName<'_>| {
+            !self.ignores(name.index) && (name.index != XattrIndex::TRUSTED || trusted)
+        };
+        live::names(writer, cell, shown).await
+    }
+
+    /// Whether attributes of this class are lists that the volume ignores.
+    fn ignores(&self, index: XattrIndex) -> bool {
+        self.writer().mount.ignores_acls && matches!(index, XattrIndex::ACL_ACCESS | XattrIndex::ACL_DEFAULT)
     }
 
     /// Only files and directories can have `user.` attributes.
@@ -205,7 +214,7 @@ impl Node {
         value: Option<&[u8]>,
     ) -> Result<Option<Allowed<'a>>> {
         let cell = self.cell();
-        if self.kind() == Some(FileKind::Symlink) {
+        if self.ignores(parsed.index) || self.kind() == Some(FileKind::Symlink) {
             return Err(Error::NotSupported(quote(name)));
         }
         let bad = |_| Error::Invalid(format!("{} is no access control list", quote(name)));

@@ -45,6 +45,7 @@ pub struct Volume {
     mounted: Option<Arc<mount::Mounted>>,
     /// On a read-only volume with a cache.
     stored: Option<Arc<Stored>>,
+    ignores_acls: bool,
 }
 
 /// What a read-only volume keeps of what was read.
@@ -84,7 +85,7 @@ impl Volume {
                 view = view.through(overlay).await?;
             }
         }
-        Ok(Self { view, mounted: None, stored: None })
+        Ok(Self { view, mounted: None, stored: None, ignores_acls: false })
     }
 
     /// Returns the volume with file contents cached through `disk`, a disk on the volume's device,
@@ -97,6 +98,13 @@ impl Volume {
         self.view.buffers().charge_to(disk);
         let stored = Stored { files: StoredFiles::new(disk), names: StoredNames::new(disk) };
         Self { stored: Some(Arc::new(stored)), ..self }
+    }
+
+    /// Returns the volume without access control lists: [`Self::check_access`] goes by the mode. For
+    /// read-only volumes; see [`WriteOptions::ignores_acls`] for others.
+    #[must_use]
+    pub fn ignoring_acls(self) -> Self {
+        Self { ignores_acls: true, ..self }
     }
 
     /// Returns the problems met so far that did not fail an operation, each once, at most 1,000.

@@ -42,6 +42,9 @@ pub struct WriteOptions {
     pub errors: Option<ErrorPolicy>,
     /// Which changes are durable when the call that makes them returns.
     pub synchronous: Synchronous,
+    /// Access control lists are neither honoured nor shown, nor can they be set; those that are
+    /// stored stay as they are (mount option `noacl`).
+    pub ignores_acls: bool,
     /// Discard freed space once its transaction is durable (mount option `discard`). If the device
     /// is a file, this punches holes. Runs in the background; no caller waits for it.
     pub discard: bool,
@@ -61,6 +64,7 @@ impl Default for WriteOptions {
             fixed_time: None,
             errors: None,
             synchronous: Synchronous::default(),
+            ignores_acls: false,
             discard: false,
             reaps: false,
             metadata_bytes: 64 << 20,
@@ -235,7 +239,7 @@ impl Volume {
         let Findings { contested, distrusted, unmarked } = found;
         let orphan_file = orphan_file_blocks(&raw).await?;
         let errors = Errors::new(options.errors.unwrap_or(ErrorPolicy::of(&sb)));
-        let flags = MountFlags { synchronous: options.synchronous };
+        let flags = MountFlags { synchronous: options.synchronous, ignores_acls: options.ignores_acls };
         let time = options.fixed_time;
         let (writer, orphans) =
             Writer::new(rt, store, journal, disk, own, &orphan_file, time, errors, flags).await?;
@@ -281,6 +285,7 @@ impl Volume {
             view: raw.over(Buffers::over(blocks), mounted.clone()),
             mounted: Some(mounted),
             stored: None,
+            ignores_acls: options.ignores_acls,
         })
     }
 

@@ -197,7 +197,7 @@ impl Volume {
     /// # Errors
     /// [`Error::Access`](crate::Error::Access); attributes that are damaged or cannot be read.
     pub async fn check_access(&self, caller: &Caller, inode: &Inode, want: u8) -> Result<()> {
-        check_stored(&self.view, caller, inode, Want::from_bits(want)).await
+        check_stored(&self.view, caller, inode, Want::from_bits(want), self.ignores_acls).await
     }
 
     /// Opens a regular file (or anything whose contents are mapped) for reading.

@@ -20,6 +20,8 @@ pub enum Synchronous {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct MountFlags {
     pub(crate) synchronous: Synchronous,
+    /// See [`WriteOptions::ignores_acls`](crate::WriteOptions::ignores_acls).
+    pub(crate) ignores_acls: bool,
 }
 
 impl MountFlags {

@@ -41,6 +41,9 @@ pub(crate) async fn getxattr(
     }
     let value = match served.nodes.get(nodeid).await? {
         Object::Live(node) => node.xattr(caller, name).await?,
+        Object::Stored(_) if served.ignores_acls && name.starts_with(ACCESS_LIST) => {
+            return Err(Errno::OPNOTSUPP.into());
+        }
         Object::Stored(inode) => {
             let missing = || Failure::Request(Errno::NODATA);
             if name.starts_with(b"trusted.") && !caller.can(Capabilities::SYS_ADMIN) {
@@ -68,7 +71,11 @@ pub(crate) async fn listxattr(served: &Served, nodeid: u64, caller: &Caller, siz
         Object::Stored(inode) => {
             let all = served.volume.xattrs(&inode).await?.into_iter().map(|attribute| attribute.name);
             let trusted = caller.can(Capabilities::SYS_ADMIN);
-            all.filter(|name| trusted || !name.starts_with(b"trusted.")).collect()
+            let is_shown = |name: &Vec<u8>| {
+                let is_ignored = served.ignores_acls && name.starts_with(ACCESS_LIST);
+                !is_ignored && (trusted || !name.starts_with(b"trusted."))
+            };
+            all.filter(is_shown).collect()
         }
     };
     let mut bytes = Vec::new();

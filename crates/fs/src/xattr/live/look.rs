@@ -115,11 +115,14 @@ pub(crate) async fn names(
     Ok(all)
 }
 
-/// Reads an access control list of an inode.
+/// Reads an access control list of an inode, unless the volume ignores lists.
 ///
 /// # Errors
 /// A damaged list, inode or block.
 pub(crate) async fn acl_of(writer: &Writer, cell: &InodeCell, index: XattrIndex) -> Result<Option<Acl>> {
+    if writer.mount.ignores_acls {
+        return Ok(None);
+    }
     let stored = get(writer, cell, XattrName { index, suffix: b"" }).await?;
     stored.map(|stored| Ok(Acl::parse_stored(&stored, cell.number())?)).transpose()
 }
