@@ -14,7 +14,8 @@ const PIECE_BYTES: u64 = 256 << 10;
 impl OpenFile {
     /// Copies up to `len` bytes from offset `at` of this file to offset `to_at` of `to`. Returns
     /// the number of bytes copied: fewer than `len` if this file ends or space runs out. Holes stay
-    /// holes. The copy is in memory when this returns. Other writers may interleave between pieces.
+    /// holes. The copy is in memory when this returns, unless the options of `to` say otherwise.
+    /// Other writers may interleave between pieces.
     ///
     /// # Errors
     /// Returned only if nothing was copied: [`Error::CrossDevice`] if the files are on different
@@ -49,6 +50,7 @@ impl OpenFile {
                 Err(_) => break,
             }
         }
+        to.contents.writer.guarded(to.settle(ByteRange::at(to_at, done))).await?;
         Ok(done)
     }
 
@@ -65,21 +67,20 @@ impl OpenFile {
         let hole = self.seek_hole(at).await?.unwrap_or(end).min(end);
         let piece = &mut piece[..(hole - at).min(PIECE_BYTES).to_usize()];
         let read = self.read(at, piece).await?;
-        Ok(to.write(to_at, &piece[..read]).await?.to_u64())
+        let writer = &to.contents.writer;
+        Ok(writer.guarded(to.write_at(to_at, &piece[..read])).await?.len())
     }
 
     /// Makes a range read as zeroes, extending the file to cover it.
     async fn clear(&self, at: u64, len: u64) -> Result<()> {
         let size = self.size();
         if at < size {
-            self.fallocate(Fallocate::PunchHole, at, len).await?;
+            let punch = self.fallocate_in_memory(Fallocate::PunchHole, at, len);
+            self.contents.writer.guarded(punch).await?;
         }
         // Another writer may have extended the file since.
         if self.size() < at + len {
             self.grow_over(at + len).await?;
-            if self.options.sync || self.options.datasync {
-                self.sync_boxed(ByteRange::ALL, !self.options.sync).await?;
-            }
         }
         Ok(())
     }

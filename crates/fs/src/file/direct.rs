@@ -115,10 +115,7 @@ impl OpenFile {
         let (buf, written) = write.await;
         let synced = async {
             let written = written?;
-            let sync = self.options.sync || self.is_synchronous();
-            if !written.is_empty() && (sync || self.options.datasync) {
-                self.sync_boxed(written, !sync).await?;
-            }
+            self.settle(written).await?;
             Ok(written.len().to_usize())
         };
         (buf, writer.guarded(synced).await)

@@ -63,17 +63,25 @@ impl OpenFile {
     /// file, or for an append-only file unless the operation only allocates; [`Error::TooBig`]
     /// beyond the largest size; [`Error::NoSpace`]; [`Error::ReadOnly`]; the map is damaged.
     pub fn fallocate(&self, mode: Fallocate, offset: u64, len: u64) -> BoxFuture<'_, Result<()>> {
-        let file = self.reopened();
-        let run = async move { file.change_space(mode, offset, len).await };
-        let writer = &self.contents.writer;
         Box::pin(async move {
-            writer.guarded(writer.rt.unstoppable("fallocate", run)).await?;
+            self.contents.writer.guarded(self.fallocate_in_memory(mode, offset, len)).await?;
             if self.options.sync || self.options.datasync || self.is_synchronous() {
                 self.sync().await
             } else {
                 Ok(())
             }
         })
+    }
+
+    /// Like [`Self::fallocate`], but leaves it to the caller to sync a file whose changes are
+    /// durable at once, and to apply the error policy.
+    ///
+    /// # Errors
+    /// As [`Self::fallocate`].
+    pub(super) async fn fallocate_in_memory(&self, mode: Fallocate, offset: u64, len: u64) -> Result<()> {
+        let file = self.reopened();
+        let run = async move { file.change_space(mode, offset, len).await };
+        self.contents.writer.rt.unstoppable("fallocate", run).await
     }
 
     async fn change_space(&self, mode: Fallocate, offset: u64, len: u64) -> Result<()> {

@@ -98,7 +98,7 @@ impl OpenFile {
         if self.is_synchronous() { self.sync_boxed(ByteRange::ALL, false).await } else { Ok(()) }
     }
 
-    /// Extends the file with zeroes to at least `bytes` bytes. Durable after [`OpenFile::sync`].
+    /// Extends the file with zeroes to at least `bytes` bytes, in memory.
     ///
     /// # Errors
     /// As [`Self::set_size`].
@@ -115,8 +115,7 @@ impl OpenFile {
                 Ok(())
             }
         };
-        self.contents.writer.rt.unstoppable("set_size", work).await?;
-        if self.is_synchronous() { self.sync_boxed(ByteRange::ALL, false).await } else { Ok(()) }
+        self.contents.writer.rt.unstoppable("set_size", work).await
     }
 
     async fn resize(&self, bytes: u64, delays: bool, dates: Dates) -> Result<()> {

@@ -37,7 +37,12 @@ impl OpenFile {
     /// [`Error::Permission`] for an immutable or append-only file; [`Error::ReadOnly`]; a partly
     /// overwritten page cannot be read.
     pub async fn write(&self, at: u64, bytes: &[u8]) -> Result<usize> {
-        self.contents.writer.guarded(self.write_at(at, bytes)).await
+        let write = async {
+            let written = self.write_at(at, bytes).await?;
+            self.settle(written).await?;
+            Ok(written.len().to_usize())
+        };
+        self.contents.writer.guarded(write).await
     }
 
     /// Like [`OpenFile::write`], but for callers that must not wait: writes bytes of one page into
@@ -112,30 +117,37 @@ impl OpenFile {
         Some(bytes.len())
     }
 
-    async fn write_at(&self, at: u64, bytes: &[u8]) -> Result<usize> {
+    /// Writes into memory. Returns the range written, for [`Self::settle`].
+    pub(super) async fn write_at(&self, at: u64, bytes: &[u8]) -> Result<ByteRange> {
         if bytes.is_empty() {
-            return Ok(0);
+            return Ok(ByteRange::default());
         }
-        let (at, done) = {
-            let contents = &*self.contents;
-            let _inode = contents.cell.write_lock().await;
-            let at = if self.options.append { self.size() } else { at };
-            self.check_may_write(at)?;
-            let end = contents.max_bytes().min(at.saturating_add(bytes.len().to_u64()));
-            if at >= end {
-                return Err(Error::TooBig(format!("inode {}", self.inode())));
-            }
-            self.drop_privileges().await?;
-            contents.leave_inode(&self.mapping, &self.pages, self.privilege()).await?;
-            self.touch();
-            (at, self.write_steps(at, &bytes[..(end - at).to_usize()]).await?)
-        };
+        let contents = &*self.contents;
+        let _inode = contents.cell.write_lock().await;
+        let at = if self.options.append { self.size() } else { at };
+        self.check_may_write(at)?;
+        let end = contents.max_bytes().min(at.saturating_add(bytes.len().to_u64()));
+        if at >= end {
+            return Err(Error::TooBig(format!("inode {}", self.inode())));
+        }
+        self.drop_privileges().await?;
+        contents.leave_inode(&self.mapping, &self.pages, self.privilege()).await?;
+        self.touch();
+        let done = self.write_steps(at, &bytes[..(end - at).to_usize()]).await?;
+        Ok(ByteRange::at(at, done.to_u64()))
+    }
+
+    /// Ends a change of these bytes: makes it durable if the options say so, or those of the volume
+    /// or the inode. The caller holds no lock.
+    ///
+    /// # Errors
+    /// As [`OpenFile::sync`].
+    pub(super) async fn settle(&self, written: ByteRange) -> Result<()> {
         let sync = self.options.sync || self.is_synchronous();
-        if sync || self.options.datasync {
-            let range = ByteRange::at(at, done.to_u64());
-            self.sync_boxed(range, !sync).await?;
+        match (sync || self.options.datasync) && !written.is_empty() {
+            true => self.sync_boxed(written, !sync).await,
+            false => Ok(()),
         }
-        Ok(done)
     }
 
     /// Changes the times, unless the caller sets them itself.

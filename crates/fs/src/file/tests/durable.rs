@@ -287,6 +287,26 @@ fn a_copied_hole_is_durable_where_writes_are_synchronous() {
 }
 
 #[test]
+fn a_long_copy_is_synced_once_where_writes_are_synchronous() {
+    const LONG: u64 = 1 << 20;
+    with_files(
+        PLAIN,
+        vec![vec![6; LONG as usize], vec![]],
+        |_| vec![],
+        async |_, bed, _, numbers| {
+            let (_, from) = bed.file(numbers[0], FileOptions::default()).await;
+            let (_, to) = bed.file(numbers[1], FileOptions { sync: true, ..FileOptions::default() }).await;
+            let commits = || bed.writer.journal.committed().0;
+            let before = commits();
+            to.write(0, &vec![6; LONG as usize]).await.unwrap();
+            let of_write = commits() - before;
+            assert_eq!(from.copy_range(0, &to, LONG, LONG).await.unwrap(), LONG);
+            assert_eq!(commits() - before - of_write, of_write);
+        },
+    );
+}
+
+#[test]
 fn a_collapse_that_cannot_read_the_last_block_leaves_a_file_that_can_be_synced() {
     let mut start: Vec<u8> = (1..=10).flat_map(|mark| vec![mark; B as usize]).collect();
     start.extend([99; 100]);
