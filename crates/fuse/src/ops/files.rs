@@ -24,6 +24,7 @@ impl Flags {
     const TRUNC: u32 = O_TRUNC;
     const APPEND: u32 = 0o2000;
     const DIRECT: u32 = OFlags::DIRECT.bits();
+    const DSYNC: u32 = OFlags::DSYNC.bits();
     const NOATIME: u32 = 0o1_000_000;
     /// Set by the kernel when it opens a program to execute it.
     const EXEC: u32 = 0x20;
@@ -213,12 +214,18 @@ pub(crate) async fn write(served: &Served, nodeid: u64, args: &WriteIn, data: &[
     const WRITE_CACHE: u32 = 1;
     let Handle::Live(live) = served.handles.get(args.fh)? else { return Err(Errno::BADF.into()) };
     if args.write_flags & WRITE_CACHE == 0 {
-        let written = match live.file.try_write(args.offset, data) {
-            Ok(written) => written,
+        let done = match live.file.try_write(args.offset, data) {
+            Ok(done) => done,
             // It has written nothing.
             Err(_) => live.file.write(args.offset, data).await?,
         };
-        return Ok(Reply::Written(written as u32));
+        // After an asynchronous write with O_DIRECT and O_DSYNC or O_SYNC, the kernel sends no
+        // FSYNC. After others it does, but nothing tells which this one is.
+        let flags = Flags(args.flags);
+        if flags.has(Flags::DIRECT) && flags.has(Flags::DSYNC) {
+            live.file.sync().await?;
+        }
+        return Ok(Reply::Written(done as u32));
     }
     // Nothing but a shared mapping puts pages of a file that only grows into the kernel's cache, if
     // the kernel does not keep what is written.

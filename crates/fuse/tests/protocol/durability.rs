@@ -171,3 +171,27 @@ fn a_reply_of_a_synchronous_volume_comes_when_the_change_is_durable() {
         }
     }
 }
+
+/// The kernel sends no FSYNC after an asynchronous write with O_DIRECT.
+#[test]
+fn a_direct_write_to_a_synchronous_handle_is_durable_when_it_is_answered() {
+    const O_DIRECT: u32 = rustix::fs::OFlags::DIRECT.bits();
+    const O_DSYNC: u32 = rustix::fs::OFlags::DSYNC.bits();
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("image");
+    let rt = Rt::real(Default::default());
+    make(&rt, &path);
+    let base = std::fs::read(&path).unwrap();
+    let below = FileDevice::open(&path, FileOptions { write: true, direct: false }).unwrap();
+    let record = Arc::new(Record::new(Arc::new(below.driven_by(&rt))));
+    let mut events = 0;
+    serve_device(&rt, record.clone(), &path, Settings::default(), |kernel, _| {
+        kernel.init();
+        let (entry, opened) = kernel.create(1, "f");
+        let args = WriteIn { fh: opened.fh, size: 512, flags: O_DIRECT | O_DSYNC, ..WriteIn::default() };
+        kernel.ask(opcode::WRITE, entry.nodeid, &[args.as_bytes(), &[b'x'; 512]].concat()).unwrap();
+        events = record.position();
+    });
+    let found = tree_on(&rt, record.log().disk_after(&base, events, false));
+    assert_eq!(found, Tree::from([("f".into(), format!("100644 1 512 {:?}", "x".repeat(16)))]));
+}
