@@ -153,6 +153,32 @@ pub(crate) struct MountWords {
     dirsync: bool,
 }
 
+/// Options that take no value.
+const PLAIN: &str = "acl allow_other async defaults dev dirsync discard exec fakeroot noacl noatime nodev \
+                     nodiscard noexec norecovery nosuid relatime ro rw suid sync writeback";
+/// Options that take one.
+const VALUED: &str = "cache comment commit dirty errors gid offset partition sizelimit uid";
+
+/// Says what is wrong with an option that cannot be taken as it is.
+fn refusal(name: &str, value: Option<&str>) -> String {
+    let is_one_of = |names: &str| names.split(' ').any(|known| known == name);
+    if value.is_none() && is_one_of(VALUED) {
+        return format!("{name} takes a value: {name}=...");
+    }
+    if value.is_some() && is_one_of(PLAIN) {
+        return format!("{name} takes no value");
+    }
+    if name == "remount" {
+        return "remount: a mount keeps its options; unmount it, and mount again with others".into();
+    }
+    let known = PLAIN.split(' ').chain(VALUED.split(' '));
+    let similar = known.map(|known| (strsim::damerau_levenshtein(name, known), known));
+    match similar.min().filter(|&(edits, known)| edits <= 2 && edits * 2 < known.len()) {
+        Some((_, known)) => format!("{name}: there is no such mount option; did you mean {known}?"),
+        None => format!("{name}: there is no such mount option; extant help mount lists them"),
+    }
+}
+
 /// Least value of `dirty=`: a request writes up to so much.
 const DIRTY_MIN: u64 = 1 << 20;
 
@@ -245,7 +271,6 @@ impl MountWords {
             Some((name, value)) => (name, Some(value)),
             None => (word, None),
         };
-        let unknown = || Err(format!("{name}: there is no such mount option; extant help mount lists them"));
         match (name, value) {
             // For mount(8), systemd and others that read /etc/fstab. Every image is mounted as with
             // a loop device.
@@ -307,14 +332,7 @@ impl MountWords {
                     _ => return Err("errors= takes continue, remount-ro or panic".into()),
                 });
             }
-            (
-                "commit" | "cache" | "dirty" | "errors" | "offset" | "sizelimit" | "partition" | "uid"
-                | "gid",
-                None,
-            ) => {
-                return Err(format!("{name} takes a value: {name}=..."));
-            }
-            _ => return unknown(),
+            _ => return Err(refusal(name, value)),
         }
         Ok(())
     }
@@ -333,7 +351,8 @@ mod tests {
             (parsed.volume.cache_bytes, parsed.volume.commit_interval),
             (64 << 20, Nanos::from_secs(30))
         );
-        let parsed = parse("defaults,noauto,_netdev,x-systemd.automount,offset=1M,sizelimit=16M").unwrap();
+        let parsed =
+            parse("defaults,noauto,_netdev,x-systemd.automount,offset=1M,sizelimit=16M").unwrap();
         assert_eq!((parsed.offset_bytes, parsed.limit_bytes), (Some(1 << 20), Some(16 << 20)));
         let parsed = parse("dirty=24M,cache=32M").unwrap();
         assert_eq!((parsed.volume.cache_bytes, parsed.volume.dirty_bytes), (32 << 20, Some(24 << 20)));
@@ -357,7 +376,11 @@ mod tests {
             ("ro,data=journal", "data"),
             ("offset=here", "offset"),
             ("partition", "partition"),
-            ("ro=1", "ro"),
+            ("ro=1", "ro takes no value"),
+            ("alow_other", "alow_other: there is no such mount option; did you mean allow_other?"),
+            ("cahce=64M", "cahce: there is no such mount option; did you mean cache?"),
+            ("data=ordered", "data: there is no such mount option; extant help mount lists them"),
+            ("remount,ro", "remount: a mount keeps its options"),
             ("commit=0", "commit"),
             ("norecovery", "norecovery"),
             ("uid", "uid takes"),
@@ -374,7 +397,7 @@ mod tests {
             ("writeback,fakeroot", "fakeroot does not go"),
             ("writeback,ro", "writeback does not go"),
             ("sync,writeback", "writeback does not go with sync"),
-            ("sync=1", "sync"),
+            ("sync=1", "sync takes no value"),
             ("dirty=200M", "dirty= takes at most three quarters of the cache, 192M"),
             ("dirty=32M,cache=32M", "dirty= takes at most three quarters of the cache, 24M"),
             ("dirty=1", "dirty= takes a size"),
