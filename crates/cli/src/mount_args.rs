@@ -28,17 +28,17 @@ pub(crate) struct MountArgs {
     pub(crate) directory: PathBuf,
     /// Options, separated by commas: ro; norecovery (with ro: leave the journal alone); allow_other
     /// (users other than you may enter); discard (free space becomes holes of the image);
-    /// commit=SECONDS (5); sync (a call that changes something returns once that is durable), dirsync
-    /// (for changes of names only); cache=SIZE (256M); dirty=SIZE (half of cache=: writers wait when so much
-    /// is not written back); errors=continue|remount-ro|panic; suid, dev (set-ID
-    /// programs and device nodes work); noexec; noacl (access lists
-    /// are neither honoured nor shown, and stay as they are); noatime (the default: reading changes no time of
-    /// access), relatime (it does, by Linux's rule); writeback (the kernel keeps what is written
-    /// for some seconds, which is faster for small writes; a killed server loses it);
-    /// offset=BYTES, sizelimit=BYTES, partition=N|NAME (where the volume is); fakeroot (your calls
-    /// count as root's); uid=N, gid=N (everything appears to be this user's and this group's;
-    /// without allow_other, N must be you, and acts as root); uid=VOLUME:HERE:COUNT, gid=... (a
-    /// range of the volume's numbers, and the numbers under which it appears here; may be repeated)
+    /// commit=SECONDS (5); sync (a call that changes something returns once that is durable),
+    /// dirsync (for changes of names only); cache=SIZE (256M); dirty=SIZE (half of cache=: writers
+    /// wait when so much is not written back); errors=continue|remount-ro|panic; suid, dev (set-ID
+    /// programs and device nodes work); noexec; noacl (access lists are neither honoured nor shown,
+    /// and stay as they are); noatime (the default: reading changes no time of access), relatime
+    /// (it does, by Linux's rule); writeback (the kernel keeps what is written for some seconds,
+    /// which is faster for small writes; a killed server loses it); offset=BYTES, sizelimit=BYTES,
+    /// partition=N|NAME (where the volume is); fakeroot (your calls count as root's); uid=N, gid=N
+    /// (everything appears to be this user's and this group's; without allow_other, N must be you,
+    /// and acts as root); uid=VOLUME:HERE:COUNT, gid=... (a range of the volume's numbers, and the
+    /// numbers under which it appears here; may be repeated)
     #[arg(short, value_name = "OPTIONS", value_delimiter = ',')]
     pub(crate) options: Vec<String>,
     /// Stay in the foreground until unmounted, or until Ctrl-C
@@ -351,8 +351,7 @@ mod tests {
             (parsed.volume.cache_bytes, parsed.volume.commit_interval),
             (64 << 20, Nanos::from_secs(30))
         );
-        let parsed =
-            parse("defaults,noauto,_netdev,x-systemd.automount,offset=1M,sizelimit=16M").unwrap();
+        let parsed = parse("defaults,noauto,_netdev,x-systemd.automount,offset=1M,sizelimit=16M").unwrap();
         assert_eq!((parsed.offset_bytes, parsed.limit_bytes), (Some(1 << 20), Some(16 << 20)));
         let parsed = parse("dirty=24M,cache=32M").unwrap();
         assert_eq!((parsed.volume.cache_bytes, parsed.volume.dirty_bytes), (32 << 20, Some(24 << 20)));

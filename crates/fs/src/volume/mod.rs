@@ -100,8 +100,8 @@ impl Volume {
         Self { stored: Some(Arc::new(stored)), ..self }
     }
 
-    /// Returns the volume without access control lists: [`Self::check_access`] goes by the mode. For
-    /// read-only volumes; see [`WriteOptions::ignores_acls`] for others.
+    /// Returns the volume without access control lists: [`Self::check_access`] goes by the mode.
+    /// For read-only volumes; see [`WriteOptions::ignores_acls`] for others.
     #[must_use]
     pub fn ignoring_acls(self) -> Self {
         Self { ignores_acls: true, ..self }
