@@ -366,12 +366,8 @@ pub(crate) async fn resize_inode(ctx: &Context, report: &mut Report) {
     if reserved == 0 {
         return;
     }
-    let pointers = async |at: VolumeBlock| -> Option<Vec<u64>> {
-        let piece = ctx.source.one(at.0).await?;
-        let found = piece.bytes().chunks_exact(4);
-        Some(found.map(|c| u32::from_le_bytes([c[0], c[1], c[2], c[3]]).into()).collect())
-    };
-    let Some(top) = pointers(double).await else { return };
+    let Some(top) = ctx.source.one(double.0).await else { return };
+    let top = pointers(top.bytes());
     let backups = sb.backup_groups();
     let first = sb.descriptor_block(0).0 + u64::from(sb.descriptor_blocks());
     let per_group = u64::from(sb.blocks_per_group());
@@ -387,15 +383,25 @@ pub(crate) async fn resize_inode(ctx: &Context, report: &mut Report) {
     if let Some((text, expected)) = differs(&top, &expected) {
         return report.add(Code::ResizeInode, spot.at_block(double.0), text, expected);
     }
-    for at in reserved {
-        let Some(below) = pointers(VolumeBlock(at)).await else { continue };
-        let mut expected: Vec<u64> =
-            backups.iter().map(|group| at + u64::from(group.0) * per_group).collect();
-        expected.resize(below.len(), 0);
-        if let Some((text, expected)) = differs(&below, &expected) {
-            return report.add(Code::ResizeInode, spot.at_block(at), text, expected);
-        }
+    let mut wrong = None;
+    ctx.source
+        .scattered(&reserved, |n, block| {
+            let (Some(block), None) = (block, &wrong) else { return };
+            let at = reserved[n];
+            let below = pointers(block);
+            let mut expected: Vec<u64> =
+                backups.iter().map(|group| at + u64::from(group.0) * per_group).collect();
+            expected.resize(below.len(), 0);
+            wrong = differs(&below, &expected).map(|(text, expected)| (at, text, expected));
+        })
+        .await;
+    if let Some((at, text, expected)) = wrong {
+        report.add(Code::ResizeInode, spot.at_block(at), text, expected);
     }
+}
+
+fn pointers(block: &[u8]) -> Vec<u64> {
+    block.chunks_exact(4).map(|c| u32::from_le_bytes([c[0], c[1], c[2], c[3]]).into()).collect()
 }
 
 /// Checks the block of multiple-mount protection; returns whether it says that the volume is in

@@ -219,3 +219,24 @@ fn backups_are_read_in_one_sweep() {
     let of_backups = blocks.into_iter().filter(|block| *block > 256 && (block - 1) % 256 < 5);
     assert_eq!(of_backups.collect::<Vec<_>>(), (1..64).map(|group| 1 + 256 * group).collect::<Vec<_>>());
 }
+
+/// The blocks reserved for descriptors lie next to each other, too.
+#[test]
+fn reserved_descriptor_blocks_are_read_in_one_sweep() {
+    if !extant_testbed::have(&["mke2fs", "debugfs"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let options = ["-t", "ext4", "-b", "1024", "-E", "resize=4194304"];
+    let bytes = fs::read(volume(folder.path(), "image", 16 << 10, &options)).unwrap();
+    let reserved = u64::from(u16::from_le_bytes([bytes[1024 + 0xce], bytes[1024 + 0xcf]]));
+    assert!(reserved > 16, "{reserved} blocks");
+    let device = Counted::new(&bytes, None);
+    let rt = Rt::real(Default::default());
+    let checked = rt.block_on(check(&rt, device.clone(), Options::default())).unwrap().unwrap();
+    assert!(checked.is_clean());
+    // Behind the superblock and one block of descriptors.
+    let reads = device.reads.lock().unwrap().iter().map(|sector| sector / 2).collect::<Vec<_>>();
+    let of_reserved = reads.iter().filter(|block| (3..3 + reserved).contains(*block));
+    assert_eq!(of_reserved.count(), 1, "{reads:?}");
+}
