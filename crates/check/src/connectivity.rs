@@ -1,52 +1,54 @@
 //! Checks that need the whole tree: parents, directories that nothing reaches, and link counts.
 
-use crate::Code;
 use crate::context::Context;
 use crate::finding::{Report, Spot};
 use crate::listing::{Directories, DirsFound, Link};
 use crate::state::Kind;
+use crate::{Code, dir_sweep};
 use extant_format::{Inode, InodeNumber, RoCompat, UintExt};
+use std::collections::BTreeSet;
 
-/// Determines each directory's parent among the entries that name it.
-pub(crate) fn parents(ctx: &Context, all: &mut Directories, found: &mut DirsFound) {
-    for &(index, target) in &found.dotdots {
-        all.dirs[index.to_usize()].dotdot = target;
-    }
-    // Neighbouring directories mostly have neighbours in them, which the stable sort makes use of.
-    found.links.sort();
-    let mut rest = &found.links[..];
-    // Both lists are sorted by directory.
-    let mut n = 0;
-    while let Some(first) = rest.first() {
-        let count = rest.iter().take_while(|link| link.child == first.child).count();
-        let (mine, others) = rest.split_at(count);
-        rest = others;
-        while all.dirs.get(n).is_some_and(|dir| dir.number < first.child) {
-            n += 1;
-        }
-        let Some(dir) = all.dirs.get_mut(n).filter(|dir| dir.number == first.child) else { continue };
-        // Prefer the name that `..` agrees with, else take the first.
-        let right = mine.iter().find(|link| link.parent == dir.dotdot).unwrap_or(first);
-        dir.parent = right.parent;
-        ctx.inodes.named(InodeNumber(dir.number), 1);
-        for link in mine.iter().filter(|link| *link != right) {
-            let text = format!("directory {} is also named in directory {}", link.child, right.parent);
-            found.report.add(Code::EntryDirectoryLink, link_spot(link), text, "one name");
-        }
-    }
+/// Determines each directory's parent, and counts the links of directories.
+pub(crate) async fn parents(ctx: &Context, all: &Directories, found: &mut DirsFound) {
+    several_names(ctx, all, std::mem::take(&mut found.links), &found.report).await;
     let is_directory = |number: u32| ctx.inodes.kind(InodeNumber(number)).is_directory();
-    for dir in &all.dirs {
-        let spot = Spot::inode(dir.number);
+    for (n, dir) in all.dirs.iter().enumerate() {
+        let (parent, dotdot) = (all.parent(n), all.dotdot(n));
         let is_root = dir.number == InodeNumber::ROOT.0;
-        let parent = if is_root { dir.number } else { dir.parent };
-        if dir.dotdot != 0 && parent != 0 && dir.dotdot != parent {
-            let text = format!("inode {}", dir.dotdot);
-            found.report.add_value(Code::DirectoryDotDot, spot.clone(), text, parent.into());
+        let parent = if is_root { dir.number } else { parent };
+        if dotdot != 0 && parent != 0 && dotdot != parent {
+            let text = format!("inode {dotdot}");
+            let spot = Spot::inode(dir.number);
+            found.report.add_value(Code::DirectoryDotDot, spot, text, parent.into());
         }
         // Count a link of the actual parent, whatever `..` says: a wrong `..` will be repaired.
-        let counted = if parent != 0 { parent } else { dir.dotdot };
+        let counted = if parent != 0 { parent } else { dotdot };
         if counted != 0 && is_directory(counted) {
             ctx.inodes.named(InodeNumber(counted), 1);
+        }
+    }
+}
+
+/// Chooses among the names of directories that have several. The list lacks the one that was met
+/// first.
+async fn several_names(ctx: &Context, all: &Directories, mut links: Vec<Link>, report: &Report) {
+    if links.is_empty() {
+        return;
+    }
+    let children: BTreeSet<u32> = links.iter().map(|link| link.child).collect();
+    let first = children.iter().filter_map(|&child| all.find(all.parent(all.find(child)?)));
+    let first: BTreeSet<u32> = first.map(|n| n.fit_u32()).collect();
+    dir_sweep::links(ctx, all, &first, &children, &mut links).await;
+    links.sort_unstable();
+    links.dedup();
+    for mine in links.chunk_by(|a, b| a.child == b.child) {
+        let Some(n) = all.find(mine[0].child) else { continue };
+        // Prefer the name that `..` agrees with, else take the first.
+        let right = mine.iter().find(|link| link.parent == all.dotdot(n)).unwrap_or(&mine[0]);
+        all.set_parent(n, right.parent);
+        for link in mine.iter().filter(|link| *link != right) {
+            let text = format!("directory {} is also named in directory {}", link.child, right.parent);
+            report.add(Code::EntryDirectoryLink, link_spot(link), text, "one name");
         }
     }
 }
@@ -74,7 +76,7 @@ pub(crate) fn reachability(ctx: &Context, all: &Directories, report: &mut Report
     let mut last = 0;
     let mut find = |number: u32| {
         if all.dirs.get(last).is_none_or(|dir| dir.number != number) {
-            last = all.dirs.binary_search_by_key(&number, |dir| dir.number).ok()?;
+            last = all.find(number)?;
         }
         Some(last)
     };
@@ -97,11 +99,11 @@ pub(crate) fn reachability(ctx: &Context, all: &Directories, report: &mut Report
             }
             marks[at] = Mark::OnPath;
             path.push(at);
-            match find(all.dirs[at].parent) {
+            match find(all.parent(at)) {
                 Some(parent) => at = parent,
                 None => {
                     let spot = Spot::inode(all.dirs[at].number);
-                    let text = match all.dirs[at].dotdot {
+                    let text = match all.dotdot(at) {
                         0 => "no entry names it".to_owned(),
                         dotdot => format!("no entry names it; .. is inode {dotdot}"),
                     };

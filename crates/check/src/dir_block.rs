@@ -3,13 +3,12 @@
 use crate::context::Context;
 use crate::finding::{Finding, Spot};
 use crate::found::Dir;
-use crate::listing::{DirsFound, Item, Leaf, Link, Node, Root, htree_context};
+use crate::listing::{Directories, DirsFound, Item, Leaf, Link, Node, Root, htree_context};
 use crate::state::Kind;
 use crate::{Code, Cost};
 use extant_format::{
-    CharSign, ChecksumSeed, DirEntries, DirEntry, DxNode, FileBlock, FileKind, HASH_LANES, HashVersion,
-    Incompat, InodeNumber, Place, UintExt, hash_names, is_dx_block, verify_dirent_checksum,
-    verify_dx_checksum,
+    CharSign, DirEntries, DirEntry, DxNode, FileBlock, FileKind, HASH_LANES, HashVersion, Incompat,
+    InodeNumber, Place, UintExt, hash_names, is_dx_block, verify_dirent_checksum, verify_dx_checksum,
 };
 use rustc_hash::FxHasher;
 use std::hash::Hasher;
@@ -67,6 +66,8 @@ pub(crate) struct Scratch {
     kept: Vec<Kept>,
     names: Vec<Name>,
     filter: Filter,
+    /// The directory after the one that was named last.
+    next_dir: usize,
 }
 
 /// Tells most sets of different hashes from those with a hash that occurs twice.
@@ -108,6 +109,7 @@ impl Filter {
 /// A block that is being checked.
 pub(crate) struct Block<'a> {
     pub(crate) ctx: &'a Context,
+    pub(crate) all: &'a Directories,
     pub(crate) item: Item,
     pub(crate) dir: &'a Dir,
     pub(crate) root: Option<&'a Root>,
@@ -137,8 +139,7 @@ impl Block<'_> {
     pub(crate) fn check(&mut self, block: &[u8]) {
         let logical = self.item.logical;
         let is_node = self.node(block);
-        if let Some(seed) = self.dir.seed {
-            let seed = ChecksumSeed(seed.0);
+        if let Some(seed) = self.dir.seed(self.ctx) {
             let number = InodeNumber(self.dir.number);
             let is_dx = self.dir.indexed && is_dx_block(block);
             let sum = match is_dx {
@@ -243,7 +244,7 @@ impl Block<'_> {
                 }
                 true
             }
-            Err(corrupt) if self.dir.seed.is_some() => {
+            Err(corrupt) if self.ctx.seed.is_some() => {
                 self.found.report.corrupt(Code::HtreeNode, self.spot(), &corrupt);
                 true
             }
@@ -274,7 +275,7 @@ impl Block<'_> {
             }
             self.ctx.inodes.named(InodeNumber(dir), 1);
         } else {
-            self.found.purse.push(&mut self.found.dotdots, (self.item.dir, entry.inode.0));
+            self.all.set_dotdot(self.item.dir.to_usize(), entry.inode.0);
         }
         true
     }
@@ -374,21 +375,31 @@ impl Block<'_> {
                         self.add(Code::EncryptionPolicy, entry, text, "encrypted, as its directory");
                     }
                 }
-                if kind.is_directory() {
-                    // Links are counted once it is known which name of the directory is the right
-                    // one.
-                    let link = Link {
-                        child: number.0,
-                        parent: self.dir.number,
-                        logical: self.item.logical,
-                        offset: entry.offset.fit_u32(),
-                    };
-                    self.found.purse.push(&mut self.found.links, link);
-                } else {
-                    self.found.named.add(number, &self.ctx.inodes);
+                match kind.is_directory() {
+                    true => self.link(number, entry),
+                    false => self.found.named.add(number, &self.ctx.inodes),
                 }
             }
         }
+    }
+
+    /// An entry that names another directory. A directory has one right name, which is counted.
+    fn link(&mut self, child: InodeNumber, entry: &Entry<'_>) {
+        // Neighbours in a directory mostly were made one after the other.
+        let next = self.scratch.next_dir;
+        let is_next = self.all.dirs.get(next).is_some_and(|dir| dir.number == child.0);
+        let Some(n) = is_next.then_some(next).or_else(|| self.all.find(child.0)) else { return };
+        self.scratch.next_dir = n + 1;
+        if self.all.set_first_parent(n, self.dir.number) {
+            return self.found.named.add(child, &self.ctx.inodes);
+        }
+        let link = Link {
+            child: child.0,
+            parent: self.dir.number,
+            logical: self.item.logical,
+            offset: entry.offset.fit_u32(),
+        };
+        self.found.purse.push(&mut self.found.links, link);
     }
 
     /// Names that occur twice in this block.

@@ -5,12 +5,13 @@ use crate::context::Context;
 use crate::dir_block::{Block, Entry, Scratch, hash_of};
 use crate::finding::{Finding, Report, Spot};
 use crate::found::{Dir, Run};
-use crate::listing::{Directories, DirsFound, INLINE, Item, Root};
+use crate::listing::{DIR_PLACE_BYTES, Directories, DirsFound, INLINE, Item, Link, Root};
 use crate::source::{Piece, Source};
 use extant_format::{
-    CharSign, DirEntries, FileBlock, Incompat, InlineData, Inode, InodeNumber, UintExt, Xattrs,
+    CharSign, DirEntries, FileBlock, Incompat, InlineData, InlineDirectory, Inode, InodeNumber, UintExt,
+    Xattrs,
 };
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -67,7 +68,9 @@ pub(crate) fn list(ctx: &Context, dirs: Vec<Dir>, runs: &[Run], report: &Report)
     }
     // Neighbouring directories mostly lie in order, which the stable sort makes use of.
     items.sort();
-    Directories { dirs, items, roots: BTreeMap::new() }
+    // If this is too much, the check stops, and the places are dropped soon.
+    ctx.limits.take(DIR_PLACE_BYTES * dirs.len().to_u64());
+    Directories::new(dirs, items)
 }
 
 fn hole(dir: &Dir, from: u32, to: u32, report: &Report) {
@@ -134,11 +137,11 @@ pub(crate) fn look(
                 let spot = Spot::inode(dir.number).at_block(item.block);
                 found.report.add(Code::ReadError, spot, "unreadable", "entries");
             }
-            Some(block) if item.logical == INLINE => inline(ctx, item, dir, block, scratch, found),
+            Some(block) if item.logical == INLINE => inline(ctx, all, item, dir, block, scratch, found),
             Some(block) => {
                 let root = dir.indexed.then(|| all.roots.get(&item.dir)).flatten();
                 if !ctx.limits.stopped() {
-                    Block { ctx, item, dir, root, sign, found, scratch }.check(block);
+                    Block { ctx, all, item, dir, root, sign, found, scratch }.check(block);
                 }
             }
         }
@@ -146,33 +149,87 @@ pub(crate) fn look(
 }
 
 /// Entries in an inode.
-fn inline(ctx: &Context, item: Item, dir: &Dir, block: &[u8], scratch: &mut Scratch, found: &mut DirsFound) {
-    let Some((_, at)) = ctx.inode_place(InodeNumber(dir.number)) else { return };
-    let Ok(inode) = Inode::parse_unchecked(&block[at..], &ctx.sb, InodeNumber(dir.number)) else { return };
-    let xattrs = Xattrs::parse_inode(&inode.tail, inode.number).unwrap_or(Xattrs::EMPTY);
-    // Errors in the inline data were reported with the inode.
-    let Ok(data) = InlineData::parse(inode.map(), &xattrs, inode.size(), inode.number) else { return };
-    let Ok(directory) = data.as_directory() else { return };
-    ctx.inodes.named(inode.number, 1);
-    found.purse.push(&mut found.dotdots, (item.dir, directory.parent.0));
+fn inline(
+    ctx: &Context,
+    all: &Directories,
+    item: Item,
+    dir: &Dir,
+    block: &[u8],
+    scratch: &mut Scratch,
+    found: &mut DirsFound,
+) {
     let filetype = ctx.sb.incompat().contains(Incompat::FILETYPE);
-    for area in directory.areas {
-        let item = Item { logical: 0, ..item };
-        let (sign, scratch) = (CharSign::Unsigned, &mut *scratch);
-        let mut block = Block { ctx, item, dir, root: None, sign, found: &mut *found, scratch };
-        for entry in DirEntries::new(area, filetype, u32::MAX, inode.number, FileBlock(0)) {
-            match entry {
-                Ok(entry) => block.keep(&Entry::from(entry)),
-                Err(corrupt) => {
-                    let spot = Spot::inode(dir.number);
-                    block.found.report.corrupt(Code::DirectoryBlock, spot, &corrupt);
+    with_inline(ctx, dir, block, |directory| {
+        ctx.inodes.named(InodeNumber(dir.number), 1);
+        all.set_dotdot(item.dir.to_usize(), directory.parent.0);
+        for area in directory.areas {
+            let item = Item { logical: 0, ..item };
+            let (sign, scratch) = (CharSign::Unsigned, &mut *scratch);
+            let mut block = Block { ctx, all, item, dir, root: None, sign, found: &mut *found, scratch };
+            for entry in DirEntries::new(area, filetype, u32::MAX, InodeNumber(dir.number), FileBlock(0)) {
+                match entry {
+                    Ok(entry) => block.keep(&Entry::from(entry)),
+                    Err(corrupt) => {
+                        let spot = Spot::inode(dir.number);
+                        block.found.report.corrupt(Code::DirectoryBlock, spot, &corrupt);
+                    }
                 }
             }
+            block.entries(area);
+            block.duplicates(area);
+            block.clear();
         }
-        block.entries(area);
-        block.duplicates(area);
-        block.clear();
+    });
+}
+
+/// Parses the entries in an inode, whose block this is. Errors in it were reported with the inode.
+fn with_inline(ctx: &Context, dir: &Dir, block: &[u8], each: impl FnOnce(InlineDirectory<'_>)) {
+    let number = InodeNumber(dir.number);
+    let Some((_, at)) = ctx.inode_place(number) else { return };
+    let Ok(inode) = Inode::parse_unchecked(&block[at..], &ctx.sb, number) else { return };
+    let xattrs = Xattrs::parse_inode(&inode.tail, number).unwrap_or(Xattrs::EMPTY);
+    let Ok(data) = InlineData::parse(inode.map(), &xattrs, inode.size(), number) else { return };
+    if let Ok(directory) = data.as_directory() {
+        each(directory);
     }
+}
+
+/// Looks in these directories for all entries that name certain other directories.
+pub(crate) async fn links(
+    ctx: &Context,
+    all: &Directories,
+    dirs: &BTreeSet<u32>,
+    children: &BTreeSet<u32>,
+    links: &mut Vec<Link>,
+) {
+    let items: Vec<Item> = all.items.iter().filter(|item| dirs.contains(&item.dir)).copied().collect();
+    let blocks: Vec<u64> = items.iter().map(|item| item.block).collect();
+    ctx.source
+        .scattered(&blocks, |n, block| {
+            let (item, Some(block)) = (items[n], block) else { return };
+            let dir = &all.dirs[item.dir.to_usize()];
+            let logical = if item.logical == INLINE { 0 } else { item.logical };
+            let mut look = |area: &[u8]| {
+                let entries =
+                    DirEntries::new(area, false, u32::MAX, InodeNumber(dir.number), FileBlock(logical));
+                // Entries behind a damaged one were judged only in an inode.
+                let judged = entries.take_while(|entry| entry.is_ok() || dir.inline);
+                for entry in judged.flatten() {
+                    let is_dot = entry.name == b"." || entry.name == b"..";
+                    let child = entry.inode.0;
+                    if !is_dot && child != dir.number && children.contains(&child) {
+                        let offset = entry.offset.fit_u32();
+                        let link = Link { child, parent: dir.number, logical, offset };
+                        ctx.limits.push(links, link);
+                    }
+                }
+            };
+            if item.logical != INLINE {
+                return look(block);
+            }
+            with_inline(ctx, dir, block, |directory| directory.areas.into_iter().for_each(&mut look));
+        })
+        .await;
 }
 
 /// Looks for names that occur in several blocks of a directory.

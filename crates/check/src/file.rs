@@ -52,6 +52,8 @@ pub(crate) struct File {
     pub(crate) damaged: bool,
     /// Owners, if the file counts for quota.
     pub(crate) owners: Option<[u32; 3]>,
+    /// Index in the task's list of directories, for a directory.
+    pub(crate) dir: usize,
     /// Parts of the map that are still to be read.
     pub(crate) pending: u32,
 }
@@ -78,6 +80,7 @@ impl File {
             lacks_target: false,
             damaged: false,
             owners: None,
+            dir: 0,
             pending: 0,
         }
     }
@@ -216,11 +219,10 @@ pub(crate) fn finish(ctx: &Context, found: &mut Found, file: &mut File) {
             }
             // Look for entries in the mapped blocks, whatever the size says.
             let blocks = u32::try_from(blocks.min(end.max(1))).unwrap_or(u32::MAX);
-            // A task meets inodes in ascending order.
-            if let Ok(n) = found.dirs.binary_search_by_key(&file.number.0, |dir| dir.number) {
-                found.dirs[n].blocks =
-                    if file.damaged { u32::try_from(end).unwrap_or(u32::MAX) } else { blocks };
-                found.dirs[n].damaged = file.damaged;
+            // It is not in the list if there was no memory for it.
+            if let Some(dir) = found.dirs.get_mut(file.dir).filter(|dir| dir.number == file.number.0) {
+                dir.blocks = if file.damaged { u32::try_from(end).unwrap_or(u32::MAX) } else { blocks };
+                dir.damaged = file.damaged;
             }
         }
         Role::Regular | Role::Value | Role::Own => {

@@ -6,14 +6,15 @@ use crate::limits::Purse;
 use crate::owners::Owners;
 use crate::state::Claiming;
 use crate::usage::Usage;
-use extant_format::{ChecksumSeed, RoCompat, UintExt};
+use extant_format::{ChecksumSeed, Inode, InodeFlags, RoCompat, UintExt};
 
-/// A directory.
+/// A directory. There may be many of them, so its places in the tree are kept elsewhere, and its
+/// checksum seed without saying whether there are checksums.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Dir {
     pub(crate) number: u32,
-    /// Checksum seed of its blocks, if they have checksums.
-    pub(crate) seed: Option<ChecksumSeedOrd>,
+    /// Checksum seed of its blocks, on a volume with checksums.
+    seed: u32,
     /// Length in blocks; 0 if its entries are in the inode.
     pub(crate) blocks: u32,
     pub(crate) inline: bool,
@@ -22,19 +23,27 @@ pub(crate) struct Dir {
     pub(crate) encrypted: bool,
     /// Set if the map is damaged: missing blocks are then expected, and not reported as holes.
     pub(crate) damaged: bool,
-    /// The directory in `..`; 0 if unknown.
-    pub(crate) dotdot: u32,
-    /// The first directory with an entry for this one; 0 if there is none.
-    pub(crate) parent: u32,
 }
 
-/// A seed that can be compared, so that directories can be sorted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct ChecksumSeedOrd(pub(crate) u32);
+impl Dir {
+    /// A directory whose map has not been read yet.
+    pub(crate) fn new(inode: &Inode, seed: Option<ChecksumSeed>) -> Self {
+        let flags = inode.flags();
+        Self {
+            number: inode.number.0,
+            seed: seed.map_or(0, |seed| seed.0),
+            blocks: 0,
+            inline: flags.contains(InodeFlags::INLINE_DATA),
+            indexed: flags.contains(InodeFlags::INDEX),
+            casefold: flags.contains(InodeFlags::CASEFOLD),
+            encrypted: flags.contains(InodeFlags::ENCRYPT),
+            damaged: false,
+        }
+    }
 
-impl From<ChecksumSeed> for ChecksumSeedOrd {
-    fn from(seed: ChecksumSeed) -> Self {
-        Self(seed.0)
+    /// The checksum seed of its blocks, if they have checksums.
+    pub(crate) fn seed(&self, ctx: &Context) -> Option<ChecksumSeed> {
+        ctx.seed.map(|_| ChecksumSeed(self.seed))
     }
 }
 
@@ -247,9 +256,17 @@ impl Found {
         self.purse.push(&mut self.value_runs, run);
     }
 
+    /// Sorts the longest lists, for [`Self::merge`].
+    pub(crate) fn sort_dirs(&mut self) {
+        // Most of each list is sorted already, which the stable sort makes use of.
+        self.dirs.sort();
+        self.dir_runs.sort();
+    }
+
+    /// Adds what another task has found. Both have sorted their directories.
     pub(crate) fn merge(&mut self, other: Self) {
-        join(&mut self.dirs, other.dirs);
-        join(&mut self.dir_runs, other.dir_runs);
+        merge_sorted(&mut self.dirs, other.dirs);
+        merge_sorted(&mut self.dir_runs, other.dir_runs);
         join(&mut self.xattr_uses, other.xattr_uses);
         join(&mut self.value_uses, other.value_uses);
         join(&mut self.value_holders, other.value_holders);
@@ -271,9 +288,6 @@ impl Found {
             totals[part.group.to_usize()].add(&part);
         }
         self.totals = totals;
-        // Each task's part is sorted already, which the stable sort makes use of.
-        self.dirs.sort();
-        self.dir_runs.sort();
         self.xattr_uses.sort_unstable();
         self.value_uses.sort_unstable();
         self.value_holders.sort_unstable();
@@ -288,5 +302,46 @@ pub(crate) fn join<T>(to: &mut Vec<T>, mut from: Vec<T>) {
     match to.is_empty() {
         true => *to = from,
         false => to.append(&mut from),
+    }
+}
+
+/// Merges two sorted lists. The new one has no room to spare, because it will not grow.
+fn merge_sorted<T: Copy + Ord>(to: &mut Vec<T>, from: Vec<T>) {
+    if from.is_empty() {
+        return;
+    }
+    let (first, second) = (std::mem::take(to), from);
+    to.reserve_exact(first.len() + second.len());
+    let (mut first, mut second) = (&first[..], &second[..]);
+    while let (Some((&a, after_a)), Some((&b, after_b))) = (first.split_first(), second.split_first()) {
+        match a <= b {
+            true => {
+                to.push(a);
+                first = after_a;
+            }
+            false => {
+                to.push(b);
+                second = after_b;
+            }
+        }
+    }
+    to.extend_from_slice(first);
+    to.extend_from_slice(second);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sorted_lists_are_merged() {
+        for (first, second) in [(vec![], vec![1, 4]), (vec![2, 3, 3], vec![]), (vec![1, 3, 9], vec![2, 3, 4])]
+        {
+            let mut merged = first.clone();
+            merge_sorted(&mut merged, second.clone());
+            let mut expected = [first, second].concat();
+            expected.sort_unstable();
+            assert_eq!(merged, expected);
+        }
     }
 }

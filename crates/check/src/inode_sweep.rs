@@ -182,18 +182,8 @@ fn file(
         Some(FileKind::Directory) => {
             *directories += 1;
             record.role = Role::Directory;
-            found.keep(Dir {
-                number: number.0,
-                seed: record.seed(ctx).map(Into::into),
-                blocks: 0,
-                inline: flags.contains(InodeFlags::INLINE_DATA),
-                indexed: flags.contains(InodeFlags::INDEX),
-                casefold: flags.contains(InodeFlags::CASEFOLD),
-                encrypted: flags.contains(InodeFlags::ENCRYPT),
-                damaged: false,
-                dotdot: 0,
-                parent: 0,
-            });
+            record.dir = found.dirs.len();
+            found.keep(Dir::new(inode, record.seed(ctx)));
         }
         Some(FileKind::Symlink) => record.role = Role::Symlink,
         Some(FileKind::Regular) if is_value => {
@@ -213,13 +203,7 @@ fn file(
     }
     if flags.contains(InodeFlags::INLINE_DATA) {
         contents::check(ctx, inode, found);
-        let role = std::mem::replace(&mut record.role, Role::Symlink);
-        if role == Role::Directory {
-            // A task meets inodes in ascending order.
-            if let Some(dir) = found.dirs.last_mut().filter(|dir| dir.number == number.0) {
-                dir.blocks = 0;
-            }
-        }
+        record.role = Role::Symlink;
         return files.add(ctx, found, record, &without_map(inode.clone()));
     }
     match kind {

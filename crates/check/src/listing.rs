@@ -8,6 +8,7 @@ use crate::limits::Purse;
 use crate::state::Names;
 use extant_format::{Corrupt, DxRoot, FileBlock, HashVersion, HtreeContext, Incompat, InodeNumber, Place};
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// A block to be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -34,9 +35,8 @@ pub(crate) struct Link {
 /// What one task finds in directories.
 pub(crate) struct DirsFound {
     pub(crate) report: Report,
+    /// Entries that name a directory which another entry names already.
     pub(crate) links: Vec<Link>,
-    /// Indexes of directories, each with the inode that its `..` names.
-    pub(crate) dotdots: Vec<(u32, u32)>,
     /// Indexes of directories, each with a hash of a name that may also occur in another block.
     pub(crate) names: Vec<(u32, u64)>,
     pub(crate) leaves: Vec<Leaf>,
@@ -51,7 +51,6 @@ impl DirsFound {
         Self {
             report: ctx.report.clone(),
             links: Vec::new(),
-            dotdots: Vec::new(),
             names: Vec::new(),
             leaves: Vec::new(),
             nodes: Vec::new(),
@@ -62,7 +61,6 @@ impl DirsFound {
 
     pub(crate) fn merge(&mut self, other: Self) {
         join(&mut self.links, other.links);
-        join(&mut self.dotdots, other.dotdots);
         join(&mut self.names, other.names);
         join(&mut self.leaves, other.leaves);
         join(&mut self.nodes, other.nodes);
@@ -74,6 +72,58 @@ pub(crate) struct Directories {
     pub(crate) dirs: Vec<Dir>,
     pub(crate) items: Vec<Item>,
     pub(crate) roots: BTreeMap<u32, Root>,
+    /// Where each directory is in the tree.
+    places: Vec<TreePlace>,
+}
+
+/// Where a directory is in the tree; 0 where that is unknown.
+#[derive(Debug, Default)]
+struct TreePlace {
+    /// The directory in `..`.
+    dotdot: AtomicU32,
+    /// The directory with the entry for this one. While entries are being read, the one of several
+    /// entries that was met first.
+    parent: AtomicU32,
+}
+
+/// Memory for a directory's place in the tree.
+pub(crate) const DIR_PLACE_BYTES: u64 = 8;
+
+impl Directories {
+    /// Both lists are sorted.
+    pub(crate) fn new(dirs: Vec<Dir>, items: Vec<Item>) -> Self {
+        let places = dirs.iter().map(|_| TreePlace::default()).collect();
+        Self { dirs, items, roots: BTreeMap::new(), places }
+    }
+
+    /// The index of a directory.
+    pub(crate) fn find(&self, number: u32) -> Option<usize> {
+        self.dirs.binary_search_by_key(&number, |dir| dir.number).ok()
+    }
+
+    /// The directory in `..` of the one with this index; 0 if unknown.
+    pub(crate) fn dotdot(&self, n: usize) -> u32 {
+        self.places[n].dotdot.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_dotdot(&self, n: usize, number: u32) {
+        self.places[n].dotdot.store(number, Ordering::Relaxed);
+    }
+
+    /// The directory with the entry for the one with this index; 0 if there is none.
+    pub(crate) fn parent(&self, n: usize) -> u32 {
+        self.places[n].parent.load(Ordering::Relaxed)
+    }
+
+    pub(crate) fn set_parent(&self, n: usize, number: u32) {
+        self.places[n].parent.store(number, Ordering::Relaxed);
+    }
+
+    /// Sets the parent of the directory with this index, unless it has one already.
+    pub(crate) fn set_first_parent(&self, n: usize, number: u32) -> bool {
+        let parent = &self.places[n].parent;
+        parent.compare_exchange(0, number, Ordering::Relaxed, Ordering::Relaxed).is_ok()
+    }
 }
 
 /// The root of a directory's index.

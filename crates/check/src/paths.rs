@@ -59,8 +59,8 @@ pub(crate) async fn add(ctx: &Context, all: &Directories, findings: &mut [Findin
 /// Adds the known directories above a directory that are not in the list yet.
 fn add_ancestors(all: &Directories, number: u32, wanted: &mut BTreeSet<u32>) {
     let mut at = number;
-    while let Ok(n) = all.dirs.binary_search_by_key(&at, |dir| dir.number) {
-        at = all.dirs[n].parent;
+    while let Some(n) = all.find(at) {
+        at = all.parent(n);
         if at == 0 || at == InodeNumber::ROOT.0 || wanted.len() >= NAMES || !wanted.insert(at) {
             break;
         }
@@ -87,8 +87,8 @@ async fn look(
                     DirEntries::new(block, false, u32::MAX, InodeNumber(dir.number), FileBlock(logical));
                 for entry in entries.map_while(Result::ok) {
                     if wanted.contains(&entry.inode.0) && entry.name != b"." && entry.name != b".." {
-                        let of = all.dirs.binary_search_by_key(&entry.inode.0, |dir| dir.number);
-                        let is_right = of.is_ok_and(|n| all.dirs[n].parent == dir.number);
+                        let of = all.find(entry.inode.0);
+                        let is_right = of.is_some_and(|n| all.parent(n) == dir.number);
                         let name = || (dir.number, entry.name.to_vec());
                         if is_right {
                             names.insert(entry.inode.0, name());

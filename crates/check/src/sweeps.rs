@@ -131,14 +131,14 @@ async fn sweeps(
     if ctx.limits.stopped() {
         return Ok(totals);
     }
-    let (mut all, mut in_dirs) = sweep_dirs(rt, &ctx, all, &work, options).await?;
+    let (all, mut in_dirs) = sweep_dirs(rt, &ctx, all, &work, options).await?;
     htree::check(&all, &mut in_dirs);
     let names = std::mem::take(&mut in_dirs.names);
     dir_sweep::duplicates_across(&ctx, &all, names, report).await;
     if ctx.limits.stopped() {
         return Ok(totals);
     }
-    connectivity::parents(&ctx, &mut all, &mut in_dirs);
+    connectivity::parents(&ctx, &all, &mut in_dirs).await;
     connectivity::reachability(&ctx, &all, &mut in_dirs.report);
     rt.charge(Cost::Directory(all.dirs.len().to_u64()));
     drop(in_dirs);
@@ -305,6 +305,7 @@ async fn sweep_inodes(
             }
             files.drain(&ctx, &mut found).await;
             found.claiming.finish(&ctx.claims);
+            found.sort_dirs();
             found
         }
     })
@@ -312,6 +313,7 @@ async fn sweep_inodes(
     let mut merged = Found::new(ctx);
     let tables = Arc::into_inner(tables).expect("all tasks have ended");
     tables.late(ctx, &mut Files::default(), &mut merged).await;
+    merged.sort_dirs();
     for found in results {
         merged.merge(found);
     }

@@ -184,10 +184,10 @@ pub(super) fn parent_of(editor: &Editor<'_>, number: InodeNumber) -> InodeNumber
     if number == InodeNumber::ROOT {
         return number;
     }
-    let dirs = &editor.survey.all.dirs;
-    let Ok(n) = dirs.binary_search_by_key(&number.0, |dir| dir.number) else { return InodeNumber::ROOT };
+    let all = &editor.survey.all;
+    let Some(n) = all.find(number.0) else { return InodeNumber::ROOT };
     let is_directory = |number: u32| editor.ctx.inodes.kind(InodeNumber(number)).is_directory();
     let known =
-        [dirs[n].parent, dirs[n].dotdot].into_iter().find(|&parent| parent != 0 && is_directory(parent));
+        [all.parent(n), all.dotdot(n)].into_iter().find(|&parent| parent != 0 && is_directory(parent));
     known.map_or(InodeNumber::ROOT, InodeNumber)
 }

@@ -54,7 +54,7 @@ pub(super) async fn repair(editor: &mut Editor<'_>, findings: &[&Finding]) -> bo
     }
     for ((number, logical), mine) in blocks {
         let all = &editor.survey.all;
-        let Ok(n) = all.dirs.binary_search_by_key(&number, |dir| dir.number) else { continue };
+        let Some(n) = all.find(number) else { continue };
         let dir = all.dirs[n];
         if dir.inline {
             inline(editor, &dir, &mine).await;

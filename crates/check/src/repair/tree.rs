@@ -77,9 +77,9 @@ async fn first_block(editor: &mut Editor<'_>, number: InodeNumber) {
 
 /// Cuts a loop of directories at one of them, which gets a name in /lost+found afterwards.
 async fn cut(editor: &mut Editor<'_>, number: InodeNumber) {
-    let dirs = &editor.survey.all.dirs;
-    let Ok(n) = dirs.binary_search_by_key(&number.0, |dir| dir.number) else { return };
-    let parent = InodeNumber(dirs[n].parent);
+    let all = &editor.survey.all;
+    let Some(n) = all.find(number.0) else { return };
+    let parent = InodeNumber(all.parent(n));
     let Some(inode) = editor.inode(parent).await else { return };
     remove_entry(editor, &inode, |entry| entry.inode == number && entry.name != b"." && entry.name != b"..")
         .await;

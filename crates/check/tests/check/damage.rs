@@ -61,6 +61,25 @@ pub(crate) const WITH_DEBUGFS: [(&[&str], &[&str], Code); 46] = [
     (EXT2, &["sif <7> size 99999999999999"], Code::ResizeInode),
 ];
 
+/// The root directory is read before the one that `..` names.
+#[test]
+fn of_two_names_of_a_directory_the_one_that_dotdot_agrees_with_is_right() {
+    if !extant_testbed::have(&["mke2fs", "e2fsck", "debugfs"]) {
+        return;
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let image = volume(folder.path(), "image", 6 << 10, EXT4);
+    debugfs(&image, &["mkdir /dir/deep", "ln /dir/deep /again"]);
+    let checked = examine(fs::read(&image).unwrap()).unwrap();
+    let links: Vec<_> =
+        checked.findings.iter().filter(|finding| finding.code == Code::EntryDirectoryLink).collect();
+    let [link] = links[..] else { panic!("{}", list(&checked)) };
+    assert_eq!((link.spot.inode, link.spot.file_block), (Some(2), Some(0)), "{}", list(&checked));
+    assert!(link.found.contains("is also named in directory"), "{}", list(&checked));
+    let said = e2fsck(&image).1;
+    assert!(said.contains("/again") && !said.contains("Unconnected"), "{said}");
+}
+
 #[test]
 fn each_damage_is_found_under_its_code() {
     if !extant_testbed::have(&["mke2fs", "e2fsck", "debugfs"]) {
