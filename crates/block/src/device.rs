@@ -255,8 +255,27 @@ pub fn read(
     start: Sector,
     len: usize,
 ) -> impl Future<Output = Result<Buf, IoError>> + use<> {
-    let ended = execute(device, Bio::new(Op::Read, start, vec![Segment::from(Buf::stale(len))]));
-    async move {
+    let (bio, read) = to_read(start, len);
+    device.submit(bio);
+    read
+}
+
+/// Reads several ranges, each into new memory. Submits all of them immediately and together, before
+/// the first poll.
+pub fn read_all(
+    device: &dyn Device,
+    ranges: &[(Sector, usize)],
+) -> Vec<impl Future<Output = Result<Buf, IoError>> + Send + use<>> {
+    let (bios, reads): (Vec<_>, Vec<_>) = ranges.iter().map(|&(start, len)| to_read(start, len)).unzip();
+    device.submit_all(&mut bios.into_iter());
+    reads
+}
+
+/// A bio that reads into new memory, and what waits for its end.
+fn to_read(start: Sector, len: usize) -> (Bio, impl Future<Output = Result<Buf, IoError>> + Send + use<>) {
+    let mut bio = Bio::new(Op::Read, start, vec![Segment::from(Buf::stale(len))]);
+    let ended = until_end(&mut bio);
+    let read = async move {
         let (mut bio, result) = ended.await;
         result?;
         Ok(bio
@@ -264,7 +283,8 @@ pub fn read(
             .pop()
             .and_then(Segment::into_buf)
             .expect("the device returns the buffer it was given"))
-    }
+    };
+    (bio, read)
 }
 
 /// Writes `buf` at `start`. Not durable before a [`flush`].

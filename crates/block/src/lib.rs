@@ -49,7 +49,9 @@ mod trace;
 pub use bio::{Bio, BioFlags, Completion, Segment, StreamId, end_all};
 pub use buf::{BUF_ALIGN, Buf};
 pub use deferred::Deferred;
-pub use device::{Claim, Device, Limits, discard, execute, flush, read, until_end, write, write_segments};
+pub use device::{
+    Claim, Device, Limits, discard, execute, flush, read, read_all, until_end, write, write_segments,
+};
 pub use error::{IoError, IoErrorKind};
 pub use exclusive::Exclusive;
 pub use fault::{Fault, FaultConfig, Injected};

@@ -30,6 +30,7 @@ mod context;
 mod cost;
 mod dir_block;
 mod dir_sweep;
+mod feed;
 mod fields;
 mod file;
 mod finding;

@@ -1,15 +1,14 @@
 //! Reading blocks of the volume, many at a time, as a dirty journal would leave them.
 
+use crate::feed::Feed;
 use crate::limits::Limits;
-use extant_block::{Buf, Device, Sector};
+use extant_block::{Buf, Device, IoError, Sector};
 use extant_format::{BlockSize, SUPERBLOCK_BYTES, UintExt};
 use extant_fs::JournalCopy;
-use parking_lot::Mutex;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
 
 /// Maximum length of a read in bytes.
 pub(crate) const READ_BYTES: usize = 128 << 10;
@@ -20,7 +19,7 @@ const GAP_BYTES: usize = 16 << 10;
 /// `h_magic` of a journal block; zero in an escaped copy.
 const JOURNAL_MAGIC: [u8; 4] = 0xc03b_3998_u32.to_be_bytes();
 
-type Pending = Pin<Box<dyn Future<Output = Piece> + Send>>;
+pub(crate) type Pending = Pin<Box<dyn Future<Output = Piece> + Send>>;
 
 /// Blocks that were read together.
 #[derive(Debug)]
@@ -83,7 +82,7 @@ impl Source {
 
     /// Adds a device with the same blocks that is opened past the host's page cache.
     pub(crate) fn with_uncached(mut self, uncached: Option<Arc<dyn Device>>) -> Self {
-        self.uncached = uncached;
+        self.uncached = uncached.filter(|uncached| !uncached.is_cached_by_host());
         self
     }
 
@@ -99,11 +98,11 @@ impl Source {
     }
 
     /// Maximum number of reads in flight, and of their bytes.
-    fn limits_in_flight(&self) -> (usize, usize) {
+    pub(crate) fn limits_in_flight(&self) -> (usize, usize) {
         (self.depth * SHORT_READS, self.depth * READ_BYTES)
     }
 
-    fn has_to_stop(&self) -> bool {
+    pub(crate) fn has_to_stop(&self) -> bool {
         self.limits.stopped()
     }
 
@@ -127,26 +126,47 @@ impl Source {
         (READ_BYTES >> self.block.log2()).max(1).fit_u32()
     }
 
-    /// Reads blocks. The read starts at once.
-    pub(crate) fn read(&self, start: u64, blocks: u32) -> Pending {
-        self.read_from(&*self.device, start, blocks)
-    }
-
-    /// Like [`Self::read`], but past the page cache if possible.
-    fn read_uncached(&self, start: u64, blocks: u32) -> Pending {
-        self.read_from(&**self.uncached.as_ref().unwrap_or(&self.device), start, blocks)
-    }
-
-    fn may_pass_cache(&self) -> bool {
+    /// Whether blocks can be read past the host's page cache.
+    pub(crate) fn may_pass_cache(&self) -> bool {
         self.uncached.is_some()
     }
 
-    fn read_from(&self, device: &dyn Device, start: u64, blocks: u32) -> Pending {
-        let there = self.device_blocks().saturating_sub(start).min(blocks.into()).fit_u32();
-        let submitted = (there == blocks).then(|| self.submit(device, start, blocks));
+    /// Reads blocks. The read starts at once.
+    pub(crate) fn read(&self, start: u64, blocks: u32) -> Pending {
+        let read = self.is_there(start, blocks).then(|| self.submit(&*self.device, start, blocks));
+        self.piece(start, blocks, read)
+    }
+
+    /// Reads runs of blocks, past the page cache if possible. The reads start at once, and
+    /// together.
+    pub(crate) fn read_together(&self, runs: &[(u64, u32)]) -> Vec<Pending> {
+        let device = &**self.uncached.as_ref().unwrap_or(&self.device);
+        let places = runs
+            .iter()
+            .map(|&(start, blocks)| self.is_there(start, blocks).then(|| self.place(device, start, blocks)));
+        let places: Vec<_> = places.collect();
+        let ranges: Vec<_> = places.iter().flatten().map(|&(_, first, len)| (first, len)).collect();
+        let mut reads = extant_block::read_all(device, &ranges).into_iter();
+        let read = |place: Option<(usize, Sector, usize)>| Some((place?.0, reads.next()?));
+        let reads: Vec<_> = places.into_iter().map(read).collect();
+        let pieces = runs.iter().zip(reads);
+        pieces.map(|(&(start, blocks), read)| self.piece(start, blocks, read)).collect()
+    }
+
+    /// Whether the device has all of these blocks.
+    fn is_there(&self, start: u64, blocks: u32) -> bool {
+        start.checked_add(blocks.into()).is_some_and(|end| end <= self.device_blocks())
+    }
+
+    /// Waits for a read, with the number of bytes before the first block. Without one, or if it
+    /// fails, reads the blocks one by one.
+    fn piece<R>(&self, start: u64, blocks: u32, read: Option<(usize, R)>) -> Pending
+    where
+        R: Future<Output = Result<Buf, IoError>> + Send + 'static,
+    {
         let this = self.clone();
         Box::pin(async move {
-            let read = match submitted {
+            let read = match read {
                 Some((skip, read)) => read.await.ok().map(|buf| (skip, buf)),
                 None => None,
             };
@@ -169,24 +189,26 @@ impl Source {
         piece.bad.is_empty().then_some(piece)
     }
 
-    /// Starts a read. Also returns the number of bytes before the first block, because a device
-    /// reads whole blocks of its own.
+    /// Starts a read. Also returns the number of bytes before the first block.
     fn submit(
         &self,
         device: &dyn Device,
         start: u64,
         blocks: u32,
-    ) -> (usize, impl Future<Output = Result<Buf, extant_block::IoError>> + Send + use<>) {
+    ) -> (usize, impl Future<Output = Result<Buf, IoError>> + Send + use<>) {
+        let (skip, first, len) = self.place(device, start, blocks);
+        (skip, extant_block::read(device, first, len))
+    }
+
+    /// Where to read blocks: the number of bytes before the first block, because a device reads
+    /// whole blocks of its own, and the first sector and number of bytes.
+    fn place(&self, device: &dyn Device, start: u64, blocks: u32) -> (usize, Sector, usize) {
         let unit = u64::from(device.limits().block_bytes).max(Sector::BYTES);
         let (from, len) = (start << self.block.log2(), u64::from(blocks) << self.block.log2());
         let aligned = from / unit * unit;
         let end = (from + len).next_multiple_of(unit).min(device.limits().capacity_bytes);
-        let read = extant_block::read(
-            device,
-            Sector::containing(aligned),
-            (end - aligned).max(from + len - aligned).to_usize(),
-        );
-        ((from - aligned).to_usize(), read)
+        let bytes = (end - aligned).max(from + len - aligned);
+        ((from - aligned).to_usize(), Sector::containing(aligned), bytes.to_usize())
     }
 
     async fn one_by_one(&self, start: u64, blocks: u32) -> Piece {
@@ -277,118 +299,6 @@ impl Source {
         let piece = self.one(offset >> self.block.log2()).await?;
         let at = (offset & (u64::from(self.block.bytes()) - 1)).to_usize();
         piece.bytes().get(at..at + SUPERBLOCK_BYTES)?.try_into().ok()
-    }
-}
-
-/// After this many reads in a row that complete at once, assume that blocks are cached.
-const QUICK: usize = 16;
-/// One read in this many goes through the page cache, to see whether blocks are cached.
-const PROBE: usize = 16;
-
-/// Runs of blocks that are read in order, each with what it is for.
-///
-/// Several tasks may take pieces of one feed. Its reads are in order all the same, and while one
-/// task works on a piece, the reads for the others stay in flight.
-pub(crate) struct Feed<I, T> {
-    source: Source,
-    state: Mutex<State<I, T>>,
-}
-
-struct State<I, T> {
-    runs: I,
-    /// Each with the length of its run in blocks.
-    ahead: VecDeque<(T, u32, Ahead)>,
-    /// Bytes of the reads ahead.
-    bytes: usize,
-    /// Number of reads in a row that completed at once.
-    quick: usize,
-    /// Number of reads so far.
-    made: usize,
-}
-
-enum Ahead {
-    Ended(Piece),
-    Waiting(Pending),
-    /// To be read by the task that takes it.
-    Wanted(u64, u32),
-}
-
-impl<I: Iterator<Item = (T, u64, u32)>, T> Feed<I, T> {
-    pub(crate) fn new(source: Source, runs: I) -> Self {
-        let state = State { runs, ahead: VecDeque::new(), bytes: 0, quick: QUICK, made: 0 };
-        Self { source, state: Mutex::new(state) }
-    }
-
-    /// The next run; `None` after the last, or if the check has to stop.
-    pub(crate) async fn next(&self) -> Option<(T, Piece)> {
-        if self.source.has_to_stop() {
-            return None;
-        }
-        let (what, ahead) = {
-            let mut state = self.state.lock();
-            state.read_ahead(&self.source);
-            let (what, blocks, ahead) = state.ahead.pop_front()?;
-            state.bytes -= blocks.to_usize() * self.source.block_bytes();
-            (what, ahead)
-        };
-        let piece = match ahead {
-            Ahead::Ended(piece) => piece,
-            Ahead::Waiting(read) => read.await,
-            Ahead::Wanted(start, blocks) => self.read_now(start, blocks).await,
-        };
-        Some((what, piece))
-    }
-
-    /// Reads a run that is probably cached.
-    async fn read_now(&self, start: u64, blocks: u32) -> Piece {
-        let mut read = self.source.read(start, blocks);
-        // A read that is pending wakes whichever task polls it next.
-        if let Poll::Ready(piece) = read.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
-            return piece;
-        }
-        self.state.lock().quick = 0;
-        read.await
-    }
-}
-
-impl<I: Iterator<Item = (T, u64, u32)>, T> State<I, T> {
-    /// Starts reads. If reads complete at once, they come from the page cache; then each is made by
-    /// the task that takes it, so that its bytes are still in the processor's cache when they are
-    /// checked. Otherwise many reads are in flight, past the page cache, because filling it costs
-    /// as much processor time as the check itself.
-    fn read_ahead(&mut self, source: &Source) {
-        let (most, most_bytes) = source.limits_in_flight();
-        while self.ahead.is_empty()
-            || self.quick < QUICK && self.ahead.len() < most && self.bytes < most_bytes
-        {
-            let Some((what, start, blocks)) = self.runs.next() else { return };
-            let ahead = match self.quick >= QUICK {
-                true => Ahead::Wanted(start, blocks),
-                false => self.start(source, start, blocks),
-            };
-            self.made += 1;
-            self.bytes += blocks.to_usize() * source.block_bytes();
-            self.ahead.push_back((what, blocks, ahead));
-        }
-    }
-
-    fn start(&mut self, source: &Source, start: u64, blocks: u32) -> Ahead {
-        let is_probe = self.made.is_multiple_of(PROBE) || !source.may_pass_cache();
-        let mut read = match is_probe {
-            true => source.read(start, blocks),
-            false => source.read_uncached(start, blocks),
-        };
-        match read.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
-            Poll::Ready(piece) => {
-                let is_enough = is_probe && source.may_pass_cache();
-                self.quick = if is_enough { QUICK } else { self.quick + 1 };
-                Ahead::Ended(piece)
-            }
-            Poll::Pending => {
-                self.quick = 0;
-                Ahead::Waiting(read)
-            }
-        }
     }
 }
 

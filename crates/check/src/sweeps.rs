@@ -3,6 +3,7 @@
 use crate::context::Context;
 use crate::dir_block::Scratch;
 use crate::dir_sweep;
+use crate::feed::Feed;
 use crate::finding::{Finding, Listener, Report, Spot};
 use crate::found::{Found, GroupTotals};
 use crate::limits::Limits;
@@ -10,7 +11,6 @@ use crate::listing::{Directories, DirsFound};
 use crate::map::Files;
 use crate::open::{self, Opened};
 use crate::owners::Contested;
-use crate::source::Feed;
 use crate::state::{Claims, Inodes};
 use crate::tables::{self, Tables};
 use crate::usage::Usage;
@@ -289,13 +289,14 @@ async fn sweep_inodes(
     let tables = Arc::new(Tables::new(ctx));
     let feed = Arc::new(Feed::new(ctx.source.clone(), tables::parts(ctx.clone())));
     let parts = tables.parts();
+    let may_mix = options.tasks > 1;
     let results = on_tasks(rt, options.tasks, || {
         let (ctx, tables, feed, step) = (ctx.clone(), tables.clone(), feed.clone(), work.step(0, 2 * parts));
         async move {
             let mut found = Found::new(&ctx);
             let mut files = Files::default();
             let mut inode = Inode::new(InodeNumber::ROOT, &ctx.sb);
-            while let Some((part, piece)) = feed.next().await {
+            while let Some((part, piece)) = feed.next_of(may_mix).await {
                 tables.look(&ctx, part, &piece, &mut inode, &mut files, &mut found);
                 drop(piece);
                 if files.is_full() {
@@ -331,6 +332,7 @@ async fn sweep_dirs(
     let all = Arc::new(all);
     let sign = if ctx.sb.unsigned_dir_hash() { CharSign::Unsigned } else { CharSign::Signed };
     let total = all.items.len();
+    let may_mix = options.tasks > 1;
     let feed = Arc::new(Feed::new(ctx.source.clone(), dir_sweep::runs(ctx.source.clone(), all.clone())));
     let results = on_tasks(rt, options.tasks, || {
         let (ctx, feed, all) = (ctx.clone(), feed.clone(), all.clone());
@@ -338,7 +340,7 @@ async fn sweep_dirs(
         async move {
             let mut found = DirsFound::new(&ctx);
             let mut scratch = Scratch::default();
-            while let Some((items, piece)) = feed.next().await {
+            while let Some((items, piece)) = feed.next_of(may_mix).await {
                 let count = items.len();
                 dir_sweep::look(&ctx, &all, &all.items[items], &piece, sign, &mut scratch, &mut found);
                 step(count.to_u64());

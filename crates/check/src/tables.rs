@@ -2,12 +2,13 @@
 
 use crate::Code;
 use crate::context::Context;
+use crate::feed::Feed;
 use crate::finding::Spot;
 use crate::found::Found;
 use crate::inode_sweep::{self, Inodes};
 use crate::limits::PAGE_SLOTS;
 use crate::map::Files;
-use crate::source::{Feed, Piece};
+use crate::source::Piece;
 use extant_format::{
     Group, GroupFlags, Incompat, Inode, InodeNumber, UintExt, bit, bits_are_clear, verify_inode_bitmap,
 };
