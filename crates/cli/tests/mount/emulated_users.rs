@@ -194,7 +194,7 @@ print(os.getuid(), os.getgroups(), open('theirs/c/id').read())";
 }
 
 /// Changes ids at random, and prints what each call returned and which ids a process then has. It
-/// ends each time with what a child of it has.
+/// ends each time with what a child of it has, and at times what the next program has.
 const WALK: &str = "
 libc = ctypes.CDLL(None, use_errno=True)
 state = 1
@@ -203,11 +203,16 @@ def pick(many):
     state = (state * 6364136223846793005 + 1442695040888963407) % 2**64
     return (state >> 33) % many
 def id(): return [-1, 0, 1, 2, 3][pick(5)]
+IDS = '''
+import ctypes, os
+libc = ctypes.CDLL(None, use_errno=True)
 def ids():
     user, group = [(ctypes.c_uint * 3)() for _ in range(2)]
     address = lambda words: [ctypes.byref(words, 4 * at) for at in range(3)]
     libc.getresuid(*address(user)); libc.getresgid(*address(group))
     return [*user, *group, libc.geteuid(), libc.getegid(), libc.setfsuid(-1), libc.setfsgid(-1), os.getgroups()]
+'''
+exec(IDS)
 calls = [('setuid', 1), ('setgid', 1), ('setreuid', 2), ('setregid', 2), ('setresuid', 3), ('setresgid', 3),
     ('setfsuid', 1), ('setfsgid', 1), ('setgroups', 0)]
 os.setgroups([])
@@ -224,7 +229,11 @@ for walk in range(40):
             ctypes.set_errno(0)
             done = getattr(libc, name)(*arguments)
             told.append((name, arguments if count else groups, done, ctypes.get_errno(), ids()))
-        if os.fork() == 0: os.write(w, repr((told, ids())).encode()); os._exit(0)
+        if os.fork() == 0:
+            os.write(w, repr((told, ids())).encode())
+            if walk % 5: os._exit(0)
+            os.dup2(w, 1)
+            os.execv(sys.executable, ['python3', '-ISc', IDS + 'print(ids(), end=\\'\\')'])
         os.wait()
         os._exit(0)
     pick(1 + walk)

@@ -131,6 +131,17 @@ impl Credentials {
         })
     }
 
+    /// After execve(2), the saved ids and those that act on files are the effective ones.
+    pub(super) fn of_next_program(&self) -> Self {
+        let [users, groups] = [self.users, self.groups].map(|Ids { real, effective, .. }| Ids {
+            real,
+            effective,
+            saved: effective,
+            fs: effective,
+        });
+        Self { users, groups, supplementary: self.supplementary.clone() }
+    }
+
     /// setgroups(2).
     pub(super) fn with_groups(&self, mut groups: Vec<u32>, privileged: bool) -> Result<Self, Errno> {
         if !privileged {

@@ -51,7 +51,7 @@ impl Identities {
         if known.all.is_empty() {
             return None;
         }
-        known.get(mark::read(thread))
+        known.get(mark::read(thread).number)
     }
 
     /// Who makes a change of owner, unless root.

@@ -4,7 +4,7 @@ use super::agreed::{GROUPS_MAX, KEEP, NewOwner, OWNER_ATTRIBUTE};
 use super::calls::Call;
 use super::credentials::{Change, Credentials};
 use super::listener::{Answer, Held, Listener};
-use super::mark;
+use super::mark::{self, Mark, ProgramHash};
 use super::process::{Namespace, Process, device};
 use super::registering::register;
 use extant_format::UintExt;
@@ -105,10 +105,10 @@ impl Supervisor {
 
     fn answer(&mut self, held: &Held) -> Result<Answer, Errno> {
         let Some(call) = held.call else { return Ok(Answer::Kernel) };
-        let number = mark::read(held.thread);
+        let mark = mark::read(held.thread);
         // The kernel knows the answer for processes that never changed their ids, except that it
         // still gives them the groups of the user outside.
-        if number == 0 && matches!(call, Call::Real(_) | Call::Effective(_) | Call::AllThree(_)) {
+        if mark.number == 0 && matches!(call, Call::Real(_) | Call::Effective(_) | Call::AllThree(_)) {
             return Ok(Answer::Kernel);
         }
         let process = Process::open(&self.outside.proc, held.thread)?;
@@ -119,7 +119,7 @@ impl Supervisor {
         if !self.listener.is_held(held.id) {
             return Err(Errno::SRCH);
         }
-        let now = self.credentials.get(number.to_usize()).ok_or(Errno::PERM)?.clone();
+        let (number, now) = self.current(held, &process, mark)?;
         let word = |at: usize| held.arguments[at].low_u32();
         let (kind, change) = match call {
             Call::Chown { .. } | Call::Fchown | Call::Fchownat => {
@@ -152,7 +152,8 @@ impl Supervisor {
                 }
                 let next =
                     now.with_groups(process.numbers(held.arguments[1], count.to_usize())?, privileged)?;
-                return self.take_on(held, next, Answer::Value(0));
+                self.take_on(held, &process, next)?;
+                return Ok(Answer::Value(0));
             }
             Call::SetOne(kind) => (kind, Change::One(word(0))),
             Call::SetTwo(kind) => (kind, Change::Two([word(0), word(1)])),
@@ -164,7 +165,8 @@ impl Supervisor {
             Change::Fs(_) => now.ids(kind).fs,
             _ => 0,
         };
-        self.take_on(held, next, Answer::Value(answer))
+        self.take_on(held, &process, next)?;
+        Ok(Answer::Value(answer))
     }
 
     /// Whether the caller may take any id: as root, or because it keeps its capabilities.
@@ -185,19 +187,34 @@ impl Supervisor {
         Ok(())
     }
 
-    /// Gives the process new credentials.
-    fn take_on(&mut self, held: &Held, next: Credentials, answer: Answer) -> Result<Answer, Errno> {
+    /// The credentials of a process with a mark, and their number.
+    fn current(&mut self, held: &Held, process: &Process, mark: Mark) -> Result<(u32, Credentials), Errno> {
+        let marked = self.credentials.get(mark.number.to_usize()).ok_or(Errno::PERM)?.clone();
+        if mark.program == ProgramHash::NONE || mark.program == ProgramHash::of(process.program()?) {
+            return Ok((mark.number, marked));
+        }
+        let now = marked.of_next_program();
+        // If there are no more numbers, the server goes on with the old one.
+        let number = self.take_on(held, process, now.clone()).unwrap_or(mark.number);
+        Ok((number, now))
+    }
+
+    /// Gives the process new credentials, and returns their number.
+    fn take_on(&mut self, held: &Held, process: &Process, next: Credentials) -> Result<u32, Errno> {
+        let is_kept = next == next.of_next_program();
         let number = self.number(next)?;
-        if number != mark::read(held.thread) {
+        let program = if is_kept { ProgramHash::NONE } else { ProgramHash::of(process.program()?) };
+        let mark = Mark { number, program };
+        if mark != mark::read(held.thread) {
             // Its number belongs to the caller as long as the call is held. The kernel gives a
             // number anew only after all others, so the moment between these two steps is too short
             // for that.
             if !self.listener.is_held(held.id) {
                 return Err(Errno::SRCH);
             }
-            mark::set(held.thread, number)?;
+            mark::set(held.thread, mark)?;
         }
-        Ok(answer)
+        Ok(number)
     }
 
     /// The number of credentials, which the server then knows.
