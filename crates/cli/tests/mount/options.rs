@@ -48,8 +48,8 @@ fn what_may_wait_to_be_written_is_as_given() {
 }
 
 /// Calls that have to do with lists, and their results. They are those of btrfs with `noacl` on
-/// Linux 6.18, whose ext4 no longer takes the option, but for the default list of a file, which
-/// FUSE answers itself.
+/// Linux 6.18, whose ext4 no longer takes the option. The default list of a file is left out: FUSE
+/// itself answers for it.
 const LISTS: &str = r"
 access, default = 'system.posix_acl_access', 'system.posix_acl_default'
 list = bytes.fromhex('0200000001000600ffffffff04000400ffffffff20000400ffffffff')
