@@ -1,6 +1,7 @@
 //! State that all sweeps share.
 
 use crate::finding::Report;
+use crate::inode_sweep::StoredSums;
 use crate::layout::{GroupInfo, OwnBlocks};
 use crate::limits::Limits;
 use crate::source::Source;
@@ -20,6 +21,7 @@ pub(crate) struct Context {
     pub(crate) rt: Rt,
     pub(crate) sb: Superblock,
     pub(crate) seed: Option<ChecksumSeed>,
+    pub(crate) stored_sums: StoredSums,
     pub(crate) source: Source,
     pub(crate) groups: Vec<GroupInfo>,
     pub(crate) own: OwnBlocks,

@@ -310,8 +310,9 @@ impl Block<'_> {
     pub(crate) fn entries(&mut self, block: &[u8]) {
         // Inodes are named in no order. When nothing else is done in between, the processor waits
         // for several of their kinds at a time.
+        let mut near = self.ctx.inodes.near();
         for kept in &mut self.scratch.kept {
-            kept.kind = self.ctx.inodes.get(kept.inode);
+            kept.kind = near.get(kept.inode);
         }
         for n in 0..self.scratch.kept.len() {
             let kept = self.scratch.kept[n];

@@ -20,7 +20,8 @@ use std::sync::Arc;
 /// A block that several directories share is read for each of them, up to a limit.
 pub(crate) fn list(ctx: &Context, dirs: Vec<Dir>, runs: &[Run], report: &Report) -> Directories {
     let mut items = Vec::new();
-    let mut keep = |item: Item| ctx.limits.push(&mut items, item);
+    let mut purse = ctx.limits.purse();
+    let mut keep = |item: Item| purse.push(&mut items, item);
     let mut rest = runs;
     for (index, dir) in dirs.iter().enumerate() {
         let index = index.fit_u32();

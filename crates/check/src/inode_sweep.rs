@@ -8,7 +8,69 @@ use crate::map::Files;
 use crate::source::Piece;
 use crate::state::{Kind, Marks};
 use crate::{Code, Cost, contents, fields, own_inodes, xattr_checks};
-use extant_format::{FileKind, Inode, InodeFlags, InodeNumber, Problem, RoCompat, UintExt, ValueInode};
+use extant_format::{
+    ChecksumSeed, FileKind, Inode, InodeFlags, InodeNumber, Problem, RawInode, RoCompat, UintExt, ValueInode,
+    crc32c,
+};
+use zerocopy::FromBytes;
+
+/// Number of inodes whose checksums are computed before anything else is done with them. No
+/// checksum needs another, so the processor computes several at a time.
+const TOGETHER: u32 = 16;
+
+/// An inode as it lies in a table.
+struct Raw<'a> {
+    number: InodeNumber,
+    bytes: &'a [u8],
+    /// Its checksum is known to be right, or there is none.
+    is_sealed: bool,
+}
+
+/// What an inode's stored checksum adds to the checksum of all of its bytes, by the values of the
+/// four bytes. A checksum is linear: that of an inode with zeros in their place is the sum of both.
+/// So all bytes can be summed in one go.
+pub(crate) struct StoredSums(Box<[[u32; 256]; 4]>);
+
+/// The low and the high bytes of `i_checksum_lo` and of `i_checksum_hi`.
+const CHECKSUM_BYTES: [usize; 4] = [124, 125, 130, 131];
+
+impl StoredSums {
+    pub(crate) fn new(inode_bytes: usize) -> Self {
+        let mut sums = Box::new([[0; 256]; 4]);
+        let mut bytes = vec![0; inode_bytes];
+        for (sums, at) in sums.iter_mut().zip(CHECKSUM_BYTES) {
+            for (sum, value) in sums.iter_mut().zip(0..=u8::MAX) {
+                if let Some(byte) = bytes.get_mut(at) {
+                    *byte = value;
+                    *sum = crc32c(0, &bytes[at..]);
+                    bytes[at] = 0;
+                }
+            }
+        }
+        Self(sums)
+    }
+
+    /// Whether an inode has the right checksum of 32 bits; also false where it has 16 bits.
+    fn is_right(&self, bytes: &[u8], number: InodeNumber, seed: ChecksumSeed) -> bool {
+        let Ok((raw, more)) = RawInode::ref_from_prefix(bytes) else { return false };
+        let Some(&[extra_size @ .., third, fourth]) = more.first_chunk::<4>() else { return false };
+        if u16::from_le_bytes(extra_size) < 4 {
+            return false;
+        }
+        let [first, second] = raw.i_checksum_lo.get().to_le_bytes();
+        let stored = [first, second, third, fourth];
+        let sum = seed.for_inode(number, raw.i_generation.get()).over(bytes).0;
+        let sum = self.0.iter().zip(stored).fold(sum, |sum, (sums, byte)| sum ^ sums[usize::from(byte)]);
+        sum == u32::from_le_bytes(stored)
+    }
+}
+
+/// Bit n says that the checksum of inode `first + n` is right, or that there is none.
+fn sealed<'a>(ctx: &Context, first: u32, inodes: impl Iterator<Item = &'a [u8]>) -> u32 {
+    let Some(seed) = ctx.seed else { return u32::MAX };
+    let is_right = |bytes, n| ctx.stored_sums.is_right(bytes, InodeNumber(first + n), seed);
+    inodes.zip(0..).fold(0, |sealed, (bytes, n)| sealed | u32::from(is_right(bytes, n)) << n)
+}
 
 /// Inodes of a group, numbered from 0.
 #[derive(Clone, Copy, Debug)]
@@ -38,10 +100,15 @@ pub(crate) fn look_at(
     let before = group * ctx.sb.inodes_per_group() + 1;
     let inode_bytes = usize::from(ctx.sb.inode_size());
     let mut totals = GroupTotals { group, ..GroupTotals::default() };
-    let range = (first - start).to_usize()..(end - start).to_usize();
-    for (n, bytes) in piece.bytes().chunks_exact(inode_bytes).enumerate().take(range.end).skip(range.start) {
-        let number = InodeNumber(before + start + n.fit_u32());
-        totals.used += u32::from(look(ctx, number, bytes, inode, files, found, &mut totals.directories));
+    let range = (first - start).to_usize() * inode_bytes..(end - start).to_usize() * inode_bytes;
+    let steps = (first..end).step_by(TOGETHER.to_usize());
+    for (together, first) in piece.bytes()[range].chunks(TOGETHER.to_usize() * inode_bytes).zip(steps) {
+        let sealed = sealed(ctx, before + first, together.chunks_exact(inode_bytes));
+        for (bytes, n) in together.chunks_exact(inode_bytes).zip(0..) {
+            let number = InodeNumber(before + first + n);
+            let raw = Raw { number, bytes, is_sealed: sealed >> n & 1 != 0 };
+            totals.used += u32::from(look(ctx, &raw, inode, files, found, &mut totals.directories));
+        }
     }
     ctx.rt.charge(Cost::Inode((end - first).into()));
     match found.totals.last_mut().filter(|last| last.group == group) {
@@ -53,24 +120,23 @@ pub(crate) fn look_at(
 /// Looks at one inode, which it parses into `inode`; returns whether it is in use.
 fn look(
     ctx: &Context,
-    number: InodeNumber,
-    bytes: &[u8],
+    raw: &Raw<'_>,
     inode: &mut Inode,
     files: &mut Files,
     found: &mut Found,
     directories: &mut u32,
 ) -> bool {
-    let sb = &ctx.sb;
+    let (sb, number) = (&ctx.sb, raw.number);
     let is_own = sb.is_own_inode(number);
     let is_reserved = number < sb.first_inode() && number != InodeNumber::ROOT;
-    if bytes.iter().all(|&byte| byte == 0) {
+    if raw.bytes.iter().all(|&byte| byte == 0) {
         if is_own {
             ctx.inodes.set(number, Kind::Own, 0, Marks { encrypted: false, used: is_reserved });
         }
         return is_reserved;
     }
     let spot = Spot::inode(number.0);
-    if !parse(ctx, number, bytes, inode, found) {
+    if !parse(ctx, raw, inode, found) {
         return is_reserved;
     }
     let inode = &*inode;
@@ -100,8 +166,10 @@ fn look(
 }
 
 /// Parses an inode; returns false if nothing of it can be read.
-fn parse(ctx: &Context, number: InodeNumber, bytes: &[u8], inode: &mut Inode, found: &mut Found) -> bool {
-    let corrupt = match inode.replace_sealed(bytes, &ctx.sb, number, ctx.seed) {
+fn parse(ctx: &Context, raw: &Raw<'_>, inode: &mut Inode, found: &mut Found) -> bool {
+    let (number, bytes) = (raw.number, raw.bytes);
+    let seed = ctx.seed.filter(|_| !raw.is_sealed);
+    let corrupt = match inode.replace_sealed(bytes, &ctx.sb, number, seed) {
         Ok(()) => return true,
         Err(corrupt) => corrupt,
     };
@@ -156,11 +224,10 @@ fn file(
         *directories += u32::from(kind == Some(FileKind::Directory));
         let is_mapped = matches!(kind, Some(FileKind::Regular | FileKind::Directory))
             || kind == Some(FileKind::Symlink) && !contents::is_fast_symlink(inode);
-        let inode = match is_mapped && !flags.contains(InodeFlags::INLINE_DATA) {
-            true => inode.clone(),
-            false => without_map(inode.clone()),
+        return match is_mapped && !flags.contains(InodeFlags::INLINE_DATA) {
+            true => files.add(ctx, found, record, inode),
+            false => files.add_unmapped(ctx, found, record, inode),
         };
-        return files.add(ctx, found, record, &inode);
     }
     if kind.is_none() {
         let text = format!("mode {:06o}", inode.mode());
@@ -204,14 +271,14 @@ fn file(
     if flags.contains(InodeFlags::INLINE_DATA) {
         contents::check(ctx, inode, found);
         record.role = Role::Symlink;
-        return files.add(ctx, found, record, &without_map(inode.clone()));
+        return files.add_unmapped(ctx, found, record, inode);
     }
     match kind {
         Some(FileKind::Regular | FileKind::Directory) => files.add(ctx, found, record, inode),
         Some(FileKind::Symlink) => {
             if contents::is_fast_symlink(inode) {
                 contents::fast_symlink(ctx, inode, found);
-                files.add(ctx, found, record, &without_map(inode.clone()));
+                files.add_unmapped(ctx, found, record, inode);
             } else {
                 record.lacks_target = true;
                 files.add(ctx, found, record, inode);
@@ -219,7 +286,7 @@ fn file(
         }
         _ => {
             record.role = Role::Symlink;
-            files.add(ctx, found, record, &without_map(inode.clone()));
+            files.add_unmapped(ctx, found, record, inode);
         }
     }
 }
@@ -230,9 +297,23 @@ fn owners(ctx: &Context, inode: &Inode) -> [u32; 3] {
     [inode.uid(), inode.gid(), inode.project().filter(|_| has_projects).unwrap_or(0)]
 }
 
-/// Returns a copy of an inode without a map, for an inode whose map area holds something else.
-fn without_map(mut inode: Inode) -> Inode {
-    inode.raw.i_block = [0; 60];
-    inode.raw.i_flags = (inode.flags() - InodeFlags::EXTENTS).bits().into();
-    inode
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_checksum_is_right_for_one_inode_only() {
+        let mut bytes: Vec<u8> = (0..256_u32).map(|n| (n * 37).low_u8()).collect();
+        bytes[128..130].copy_from_slice(&32_u16.to_le_bytes());
+        let number = InodeNumber(77);
+        let seed = ChecksumSeed(Inode::checksum_origin(&bytes).unwrap() ^ number.0);
+        let sums = StoredSums::new(bytes.len());
+        assert!(sums.is_right(&bytes, number, seed));
+        assert!(!sums.is_right(&bytes, InodeNumber(78), seed));
+        for at in 0..bytes.len() {
+            bytes[at] ^= 1;
+            assert!(!sums.is_right(&bytes, number, seed), "byte {at}");
+            bytes[at] ^= 1;
+        }
+    }
 }

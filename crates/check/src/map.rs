@@ -42,6 +42,12 @@ const JOBS: usize = 16 << 10;
 /// Maximum number of waiting jobs. Nodes that could lead to more are read later, and then possibly
 /// out of order.
 const JOBS_MAX: usize = 64 << 10;
+/// How an extent tree without extents begins in an inode: magic number, no entries, room for four,
+/// no levels.
+const EMPTY_TREE: [u8; 8] = [0x0a, 0xf3, 0, 0, 4, 0, 0, 0];
+/// The same for a tree with one extent.
+const TREE_OF_ONE: [u8; 8] = [0x0a, 0xf3, 1, 0, 4, 0, 0, 0];
+
 impl Files {
     pub(crate) fn is_full(&self) -> bool {
         self.jobs.len() >= JOBS || self.files.len() >= JOBS
@@ -52,17 +58,41 @@ impl Files {
         let first_job = self.jobs.len();
         let slot = self.files.len().fit_u32();
         if inode.flags().contains(InodeFlags::EXTENTS) {
-            self.extents(
-                ctx,
-                found,
-                &mut file,
-                slot,
-                inode.map(),
-                ExtentContext::root(&ctx.sb, inode.number),
-            );
+            if inode.map().starts_with(&EMPTY_TREE) {
+                return self.add_unmapped(ctx, found, file, inode);
+            }
+            let cx = ExtentContext::root(&ctx.sb, inode.number);
+            let only = match inode.map().starts_with(&TREE_OF_ONE) {
+                true => ExtentNode::only_extent(inode.map(), &cx),
+                false => None,
+            };
+            match only.filter(|only| !only.unwritten || file.role != Role::Directory) {
+                Some(Extent { logical, physical, blocks, unwritten }) => {
+                    run(ctx, found, &mut file, logical.0.into(), physical, blocks, !unwritten);
+                }
+                None => self.extents(ctx, found, &mut file, slot, inode.map(), cx),
+            }
         } else {
             self.root_pointers(ctx, found, &mut file, slot, inode);
         }
+        self.add_from(first_job, ctx, found, file, inode);
+    }
+
+    /// Adds a file without a map: where it would be is nothing, or something else.
+    pub(crate) fn add_unmapped(&mut self, ctx: &Context, found: &mut Found, file: File, inode: &Inode) {
+        self.add_from(self.jobs.len(), ctx, found, file, inode);
+    }
+
+    /// Adds a file with the jobs from this one on.
+    fn add_from(
+        &mut self,
+        first_job: usize,
+        ctx: &Context,
+        found: &mut Found,
+        mut file: File,
+        inode: &Inode,
+    ) {
+        let slot = self.files.len().fit_u32();
         if ctx.has_values()
             && let Some(block) = inode.xattr_block().filter(|&block| ctx.sb.is_valid_block(block))
         {

@@ -11,8 +11,11 @@ use std::pin::Pin;
 use std::sync::Arc;
 
 /// Maximum length of a read in bytes.
-pub(crate) const READ_BYTES: usize = 128 << 10;
-/// This many short reads may be in flight in place of a long one.
+pub(crate) const READ_BYTES: usize = 256 << 10;
+/// Bytes in flight for each read that a caller allows for. Reads of half the maximum length keep a
+/// disk as busy.
+const DEPTH_BYTES: usize = 128 << 10;
+/// This many short reads may be in flight in place of one of that length.
 const SHORT_READS: usize = 4;
 /// Gaps of up to this length are read too, rather than skipped.
 const GAP_BYTES: usize = 16 << 10;
@@ -99,7 +102,7 @@ impl Source {
 
     /// Maximum number of reads in flight, and of their bytes.
     pub(crate) fn limits_in_flight(&self) -> (usize, usize) {
-        (self.depth * SHORT_READS, self.depth * READ_BYTES)
+        (self.depth * SHORT_READS, self.depth * DEPTH_BYTES)
     }
 
     pub(crate) fn has_to_stop(&self) -> bool {

@@ -372,8 +372,9 @@ impl Names {
             self.grouped[*at] = number;
             *at += 1;
         }
+        let mut near = inodes.near();
         for &number in &self.grouped {
-            inodes.named(number, 1);
+            near.named(number);
         }
     }
 }
@@ -389,7 +390,8 @@ impl Inodes {
         Some(((n / self.per_group).to_usize(), n % self.per_group))
     }
 
-    /// Records an inode that is in use, or the volume's own.
+    /// Records an inode that is in use, or the volume's own. Nothing else may record it, or count
+    /// its names, at the same time.
     pub(crate) fn set(&self, number: InodeNumber, kind: Kind, links: u16, marks: Marks) {
         let Some((group, n)) = self.place(number) else { return };
         let Some(group) = self.groups.get(group) else { return };
@@ -399,7 +401,9 @@ impl Inodes {
             .get_or_init(|| self.limits.take(PAGE_BYTES).then(Slots::new))
             .as_ref();
         let (Some(page), at) = (page, (n % PAGE_SLOTS).to_usize()) else { return };
-        page.balances[at].fetch_add(links, Ordering::Relaxed);
+        // Cheaper than one atomic addition.
+        let before = page.balances[at].load(Ordering::Relaxed);
+        page.balances[at].store(before.wrapping_add(links), Ordering::Relaxed);
         let marks = if marks.encrypted { ENCRYPTED } else { 0 } | if marks.used { USED } else { 0 };
         page.kinds[at].store(kind.code() | marks, Ordering::Relaxed);
     }
@@ -412,17 +416,19 @@ impl Inodes {
         Some(page.kinds.iter().map(|kind| kind.load(Ordering::Relaxed) & USED != 0))
     }
 
-    /// The page of an inode in use, and the inode's place in it.
-    fn slot(&self, number: InodeNumber) -> Option<(&Slots, usize)> {
-        let (group, n) = self.place(number)?;
-        let page = self.groups.get(group)?.get()?[(n / PAGE_SLOTS).to_usize()].get()?.as_ref()?;
-        Some((page, (n % PAGE_SLOTS).to_usize()))
+    /// The page of inode `n` of a group, if it has inodes in use.
+    fn page(&self, group: usize, n: u32) -> Option<&Slots> {
+        self.groups.get(group)?.get()?[(n / PAGE_SLOTS).to_usize()].get()?.as_ref()
+    }
+
+    /// Looks up inodes of which most follow each other closely.
+    pub(crate) fn near(&self) -> Near<'_> {
+        Near { inodes: self, first: 0, count: 0, page: None }
     }
 
     /// The kind of an inode, and whether it is encrypted.
     pub(crate) fn get(&self, number: InodeNumber) -> (Kind, bool) {
-        let code = self.slot(number).map_or(0, |(page, at)| page.kinds[at].load(Ordering::Relaxed));
-        (Kind::from_code(code & 15), code & ENCRYPTED != 0)
+        self.near().get(number)
     }
 
     pub(crate) fn kind(&self, number: InodeNumber) -> Kind {
@@ -431,7 +437,7 @@ impl Inodes {
 
     /// Counts names.
     pub(crate) fn named(&self, number: InodeNumber, names: usize) {
-        if let Some((page, at)) = self.slot(number) {
+        if let Some((page, at)) = self.near().slot(number) {
             page.balances[at].fetch_sub(names.to_u64().low_u16(), Ordering::Relaxed);
         }
     }
@@ -455,6 +461,44 @@ impl Inodes {
     }
 }
 
+/// Looks up inodes, and remembers the page of the last one.
+pub(crate) struct Near<'a> {
+    inodes: &'a Inodes,
+    /// The first inode of the page, and the number of inodes from there on that are in it.
+    first: u32,
+    count: u32,
+    page: Option<&'a Slots>,
+}
+
+impl<'a> Near<'a> {
+    fn slot(&mut self, number: InodeNumber) -> Option<(&'a Slots, usize)> {
+        let at = number.0.wrapping_sub(self.first);
+        if at < self.count {
+            return Some((self.page?, at.to_usize()));
+        }
+        let (group, n) = self.inodes.place(number)?;
+        let page = self.inodes.page(group, n)?;
+        let at = n % PAGE_SLOTS;
+        self.first = number.0 - at;
+        self.count = PAGE_SLOTS.min(self.inodes.per_group - (n - at));
+        self.page = Some(page);
+        Some((page, at.to_usize()))
+    }
+
+    /// The kind of an inode, and whether it is encrypted.
+    pub(crate) fn get(&mut self, number: InodeNumber) -> (Kind, bool) {
+        let code = self.slot(number).map_or(0, |(page, at)| page.kinds[at].load(Ordering::Relaxed));
+        (Kind::from_code(code & 15), code & ENCRYPTED != 0)
+    }
+
+    /// Counts a name.
+    fn named(&mut self, number: InodeNumber) {
+        if let Some((page, at)) = self.slot(number) {
+            page.balances[at].fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -468,6 +512,26 @@ mod tests {
             first_block: 1,
             cluster_shift: 0,
             limits: Arc::new(Limits::new(None, Cancel::default())),
+        }
+    }
+
+    #[test]
+    fn near_inodes_are_found_up_to_the_ends_of_groups() {
+        let inodes = Inodes {
+            groups: (0..3).map(|_| OnceLock::new()).collect(),
+            per_group: 1500,
+            limits: Arc::new(Limits::new(None, Cancel::default())),
+        };
+        let kind = |number: u32| match (1..=4500).contains(&number) && !number.is_multiple_of(3) {
+            true => Kind::File(1 + (number % 7).low_u8()),
+            false => Kind::Unused,
+        };
+        for number in (1..=4500).filter(|&number| kind(number) != Kind::Unused) {
+            inodes.set(InodeNumber(number), kind(number), 1, Marks { encrypted: false, used: true });
+        }
+        let mut near = inodes.near();
+        for number in (0..5000).chain((0..5000).rev()) {
+            assert_eq!(near.get(InodeNumber(number)).0, kind(number), "inode {number}");
         }
     }
 

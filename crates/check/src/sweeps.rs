@@ -6,6 +6,7 @@ use crate::dir_sweep;
 use crate::feed::Feed;
 use crate::finding::{Finding, Listener, Report, Spot};
 use crate::found::{Found, GroupTotals};
+use crate::inode_sweep::StoredSums;
 use crate::limits::Limits;
 use crate::listing::{Directories, DirsFound};
 use crate::map::Files;
@@ -222,6 +223,7 @@ async fn context(
     let mut ctx = Context {
         rt: rt.clone(),
         seed: sb.checksum_seed(),
+        stored_sums: StoredSums::new(sb.inode_size().into()),
         source: opened.source.clone(),
         groups,
         own,

@@ -192,6 +192,18 @@ impl ExtentNode {
         Ok(Self::Leaf(std::mem::take(spare)))
     }
 
+    /// The extent of a sound leaf that has only one. Most files have such a leaf in the inode, and a
+    /// reader of very many need not build a node for it. `None` says nothing: it may be damaged, or
+    /// another node.
+    pub fn only_extent(bytes: &[u8], cx: &ExtentContext<'_>) -> Option<Extent> {
+        let (depth, body) = entries_of(bytes, cx).ok()?;
+        let extent = RawExtent::read_from_bytes(body).ok()?.extent();
+        let is_placed = u64::from(extent.logical.0) >= cx.range.start
+            && extent.logical_end() <= cx.range.end.min(EXTENT_END)
+            && extent.blocks > 0;
+        (depth == 0 && is_placed && check_place(&extent, cx).is_ok()).then_some(extent)
+    }
+
     /// Like [`Self::parse`], for a reader that continues past damage: a bad entry loses only what
     /// it maps.
     ///

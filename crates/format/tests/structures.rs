@@ -221,6 +221,32 @@ fn extent_trees_come_back() {
     verify_extent_checksum(&again, seed, Place::ExtentNode(inode.number, None)).unwrap();
 }
 
+/// The short way says what parsing says, whatever one bad field holds.
+#[test]
+fn the_only_extent_is_that_of_the_parsed_leaf() {
+    let sb = sb();
+    let cx = ExtentContext::root(&sb, InodeNumber(17));
+    let mut one = [0; 60];
+    one[..28].copy_from_slice(&[
+        0x0a, 0xf3, 1, 0, 4, 0, 0, 0, 0, 0, 0, 0, // magic, entries, room, depth, generation
+        7, 0, 0, 0, 3, 0, 0, 0, 0x57, 6, 0, 0, // file block, length, block 1623
+        9, 0, 0, 0,
+    ]);
+    let mut sound = 0;
+    for at in 0..24 {
+        for byte in 0..=255 {
+            let bytes = with(&one, at, &[byte]);
+            let parsed = match ExtentNode::parse(&bytes, &cx) {
+                Ok(ExtentNode::Leaf(extents)) if extents.len() == 1 => Some(extents[0]),
+                _ => None,
+            };
+            assert_eq!(ExtentNode::only_extent(&bytes, &cx), parsed, "byte {at} = {byte:#x}");
+            sound += u32::from(parsed.is_some());
+        }
+    }
+    assert!((100..6000).contains(&sound), "{sound} sound leaves");
+}
+
 #[test]
 fn extent_nodes_with_one_bad_field_are_refused_by_its_name() {
     let sb = sb();
