@@ -4,7 +4,7 @@ use crate::context::Context;
 use crate::finding::{Finding, Spot};
 use crate::found::Dir;
 use crate::listing::{Directories, DirsFound, Item, Leaf, Link, Node, Root, htree_context};
-use crate::state::Kind;
+use crate::state::{Kind, Near};
 use crate::{Code, Cost};
 use extant_format::{
     CharSign, DirEntries, DirEntry, DxNode, FileBlock, FileKind, HASH_LANES, HashVersion, Incompat,
@@ -37,6 +37,8 @@ struct Kept {
     major: u32,
     /// Kind of the inode, and whether it is encrypted.
     kind: (Kind, bool),
+    /// What is known of the inode lies next to that of the inode of the entry before.
+    is_near: bool,
 }
 
 impl Kept {
@@ -302,7 +304,7 @@ impl Block<'_> {
         if entry.inode.0 != 0 {
             let (offset, len) = (entry.offset.fit_u32(), entry.name.len().fit_u8());
             let kind = (Kind::Unused, false);
-            self.scratch.kept.push(Kept { inode: entry.inode, offset, len, major: 0, kind });
+            self.scratch.kept.push(Kept { inode: entry.inode, offset, len, major: 0, kind, is_near: false });
         }
     }
 
@@ -312,11 +314,12 @@ impl Block<'_> {
         // for several of their kinds at a time.
         let mut near = self.ctx.inodes.near();
         for kept in &mut self.scratch.kept {
+            kept.is_near = near.is_near(kept.inode);
             kept.kind = near.get(kept.inode);
         }
         for n in 0..self.scratch.kept.len() {
             let kept = self.scratch.kept[n];
-            self.entry(block, &kept.entry(block), &kept);
+            self.entry(block, &kept.entry(block), &kept, &mut near);
         }
     }
 
@@ -326,7 +329,7 @@ impl Block<'_> {
         self.scratch.names.clear();
     }
 
-    fn entry(&mut self, block: &[u8], entry: &Entry<'_>, kept: &Kept) {
+    fn entry(&mut self, block: &[u8], entry: &Entry<'_>, kept: &Kept, near: &mut Near<'_>) {
         let sb = &self.ctx.sb;
         let (number, name) = (entry.inode, entry.name);
         if name == b"." || name == b".." {
@@ -376,9 +379,10 @@ impl Block<'_> {
                         self.add(Code::EncryptionPolicy, entry, text, "encrypted, as its directory");
                     }
                 }
-                match kind.is_directory() {
-                    true => self.link(number, entry),
-                    false => self.found.named.add(number, &self.ctx.inodes),
+                match (kind.is_directory(), kept.is_near) {
+                    (true, _) => self.link(number, entry),
+                    (_, true) => near.named(number),
+                    (_, false) => self.found.named.add(number, &self.ctx.inodes),
                 }
             }
         }

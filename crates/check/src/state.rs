@@ -491,8 +491,13 @@ impl<'a> Near<'a> {
         (Kind::from_code(code & 15), code & ENCRYPTED != 0)
     }
 
+    /// Whether the inode is in the page of the last one.
+    pub(crate) fn is_near(&self, number: InodeNumber) -> bool {
+        number.0.wrapping_sub(self.first) < self.count
+    }
+
     /// Counts a name.
-    fn named(&mut self, number: InodeNumber) {
+    pub(crate) fn named(&mut self, number: InodeNumber) {
         if let Some((page, at)) = self.slot(number) {
             page.balances[at].fetch_sub(1, Ordering::Relaxed);
         }
