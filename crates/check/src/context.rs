@@ -1,11 +1,11 @@
 //! State that all sweeps share.
 
 use crate::finding::Report;
-use crate::inode_sweep::StoredSums;
 use crate::layout::{GroupInfo, OwnBlocks};
 use crate::limits::Limits;
 use crate::source::Source;
 use crate::state::{Claims, Inodes};
+use crate::stored_sums::StoredSums;
 use extant_format::{
     ChecksumSeed, Compat, DIRECT_POINTERS, Incompat, Inode, InodeNumber, Superblock, UintExt, VolumeBlock,
     XattrBlock, XattrValue, Xattrs, inode_offset, pointers_per_block,

@@ -1,6 +1,5 @@
 //! Reading blocks of the volume, many at a time, as a dirty journal would leave them.
 
-use crate::feed::Feed;
 use crate::limits::Limits;
 use extant_block::{Buf, Device, IoError, Sector};
 use extant_format::{BlockSize, SUPERBLOCK_BYTES, UintExt};
@@ -9,6 +8,10 @@ use std::collections::BTreeMap;
 use std::future::Future;
 use std::pin::Pin;
 use std::sync::Arc;
+
+mod feed;
+
+pub(crate) use feed::Feed;
 
 /// Maximum length of a read in bytes.
 pub(crate) const READ_BYTES: usize = 256 << 10;
@@ -23,7 +26,7 @@ const GAP_BYTES: usize = 16 << 10;
 /// `h_magic` of a journal block; zero in an escaped copy.
 const JOURNAL_MAGIC: [u8; 4] = 0xc03b_3998_u32.to_be_bytes();
 
-pub(crate) type Pending = Pin<Box<dyn Future<Output = Piece> + Send>>;
+type Pending = Pin<Box<dyn Future<Output = Piece> + Send>>;
 
 /// Blocks that were read together.
 #[derive(Debug)]
@@ -102,11 +105,11 @@ impl Source {
     }
 
     /// Maximum number of reads in flight, and of their bytes.
-    pub(crate) fn limits_in_flight(&self) -> (usize, usize) {
+    fn limits_in_flight(&self) -> (usize, usize) {
         (self.depth * SHORT_READS, self.depth * DEPTH_BYTES)
     }
 
-    pub(crate) fn has_to_stop(&self) -> bool {
+    fn has_to_stop(&self) -> bool {
         self.limits.stopped()
     }
 
@@ -131,7 +134,7 @@ impl Source {
     }
 
     /// Whether blocks can be read past the host's page cache.
-    pub(crate) fn may_pass_cache(&self) -> bool {
+    fn may_pass_cache(&self) -> bool {
         self.uncached.is_some()
     }
 
@@ -143,7 +146,7 @@ impl Source {
 
     /// Reads runs of blocks, past the page cache if possible. The reads start at once, and
     /// together.
-    pub(crate) fn read_together(&self, runs: &[(u64, u32)]) -> Vec<Pending> {
+    fn read_together(&self, runs: &[(u64, u32)]) -> Vec<Pending> {
         let device = &**self.uncached.as_ref().unwrap_or(&self.device);
         let places = runs
             .iter()

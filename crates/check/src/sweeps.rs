@@ -3,16 +3,16 @@
 use crate::context::Context;
 use crate::dir_block::Scratch;
 use crate::dir_sweep;
-use crate::feed::Feed;
 use crate::finding::{Finding, Listener, Report, Spot};
 use crate::found::{Found, GroupTotals};
-use crate::inode_sweep::StoredSums;
 use crate::limits::Limits;
 use crate::listing::{Directories, DirsFound};
 use crate::map::Files;
 use crate::open::{self, Opened};
 use crate::owners::Contested;
+use crate::source::Feed;
 use crate::state::{Claims, Inodes};
+use crate::stored_sums::StoredSums;
 use crate::tables::{self, Tables};
 use crate::usage::Usage;
 use crate::{CheckError, Checked, Code, Cost, Options, groups, htree, layout, own_files, paths};

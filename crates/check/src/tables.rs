@@ -2,13 +2,12 @@
 
 use crate::Code;
 use crate::context::Context;
-use crate::feed::Feed;
 use crate::finding::Spot;
 use crate::found::Found;
 use crate::inode_sweep::{self, Inodes};
 use crate::limits::PAGE_SLOTS;
 use crate::map::Files;
-use crate::source::Piece;
+use crate::source::{Feed, Piece};
 use extant_format::{
     Group, GroupFlags, Incompat, Inode, InodeNumber, UintExt, bit, bits_are_clear, verify_inode_bitmap,
 };

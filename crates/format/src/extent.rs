@@ -192,9 +192,9 @@ impl ExtentNode {
         Ok(Self::Leaf(std::mem::take(spare)))
     }
 
-    /// The extent of a sound leaf that has only one. Most files have such a leaf in the inode, and a
-    /// reader of very many need not build a node for it. `None` says nothing: it may be damaged, or
-    /// another node.
+    /// The extent of a sound leaf that has only one. Most files have such a leaf in the inode, and
+    /// a reader of very many need not build a node for it. `None` says nothing: it may be damaged,
+    /// or another node.
     pub fn only_extent(bytes: &[u8], cx: &ExtentContext<'_>) -> Option<Extent> {
         let (depth, body) = entries_of(bytes, cx).ok()?;
         let extent = RawExtent::read_from_bytes(body).ok()?.extent();

@@ -1,6 +1,6 @@
 //! Runs of blocks, read ahead of the tasks that look at them.
 
-use crate::source::{Pending, Piece, Source};
+use super::{Pending, Piece, Source};
 use extant_format::UintExt;
 use parking_lot::Mutex;
 use std::collections::VecDeque;
