@@ -183,7 +183,9 @@ fn a_tree_of_many_batches_is_copied_whole_and_losses_are_told_in_order() {
             }
         }
         fs::write(sub.join("large"), noise(n, 70 << 10)).unwrap();
-        File::create(sub.join("sparse")).unwrap().set_len(1 << 20).unwrap();
+        let sparse = File::create(sub.join("sparse")).unwrap();
+        sparse.set_len(1 << 20).unwrap();
+        (0..8).for_each(|part| sparse.write_all_at(b"data", part << 17).unwrap());
         run("chmod", &["0750", sub.to_str().unwrap()]);
     }
     extant(["build".as_ref(), source.as_os_str(), "-o".as_ref(), image.as_os_str()]).clean();
@@ -202,6 +204,17 @@ fn a_tree_of_many_batches_is_copied_whole_and_losses_are_told_in_order() {
     let ran = extant(["cp", "-r", &place(&image, "/"), to.to_str().unwrap()]);
     let told: Vec<_> = lost.iter().map(|path| ran.stderr.find(&format!(":{path}: "))).collect();
     assert!(told.iter().all(Option::is_some) && told.is_sorted(), "{}", ran.stderr);
+
+    // Now every checksum is wrong, also in the nodes of trees, which are read later.
+    debugfs(&image, &["ssv uuid 12345678-1234-1234-1234-123456789abc".to_owned()]);
+    let told = [(); 3].map(|()| {
+        let to = dir.path().join("wrong");
+        fs::create_dir(&to).unwrap();
+        let ran = extant(["cp", "-r", &place(&image, "/"), to.to_str().unwrap()]);
+        fs::remove_dir_all(to).unwrap();
+        ran.stderr
+    });
+    assert!(told[0].lines().count() > 500 && told[0] == told[1] && told[1] == told[2], "{}", told[0]);
 }
 
 /// The depth limit is that of the commands: a deeper volume is sound, and they report that they

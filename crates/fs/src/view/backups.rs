@@ -27,9 +27,9 @@ pub(super) struct Backups {
 }
 
 impl Backups {
-    /// Forgets what was read from blocks that may have other contents now.
-    pub(super) fn forget_sound(&mut self) {
-        self.last_sound = Mutex::default();
+    /// Forgets descriptors read from blocks that may have other contents now.
+    pub(super) fn forget(&mut self) {
+        (self.descriptors, self.last_sound) = (Mutex::default(), Mutex::default());
     }
 }
 
@@ -128,7 +128,7 @@ impl View {
             if backups.told.lock().insert((own, copy.block)) {
                 let instead =
                     format!("the copy in block {}, in group {}, is used instead", copy.block, copy.group);
-                self.inner.problems.lock().add(Error::Replaced { damage: Box::new(damage), instead });
+                self.add_problem(Error::Replaced { damage: Box::new(damage), instead });
             }
             backups.descriptors.lock().insert(group.0, found);
             return Ok(found);

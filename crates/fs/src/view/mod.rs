@@ -67,6 +67,7 @@ pub(crate) trait Live: fmt::Debug + Send + Sync {
 #[derive(Clone, Debug)]
 pub(crate) struct View {
     inner: Arc<Inner>,
+    problems: Arc<Mutex<Problems>>,
 }
 
 #[derive(Debug)]
@@ -78,7 +79,6 @@ struct Inner {
     superblock_bytes_at: u64,
     buffers: Buffers,
     damage: Damage,
-    problems: Mutex<Problems>,
     /// Copies of descriptors that replace damaged ones.
     backups: Option<Backups>,
     own_structures: own_structures::Known,
@@ -160,19 +160,18 @@ impl View {
         }
         let superblock_at = VolumeBlock(offset >> sb.block_size().log2());
         let buffers = Buffers::new(device, sb.block_size());
-        let (damage, problems) = (options.damage, Mutex::new(problems));
+        let damage = options.damage;
         let inner = Inner {
             sb,
             superblock_at,
             superblock_bytes_at: offset,
             buffers,
             damage,
-            problems,
             backups: None,
             own_structures: Mutex::default(),
             live: None,
         };
-        Ok(Self { inner: Arc::new(inner) })
+        Ok(Self { inner: Arc::new(inner), problems: Arc::new(Mutex::new(problems)) })
     }
 
     /// The same volume with the journal's copies replacing blocks at home, including the
@@ -191,10 +190,10 @@ impl View {
         inner.buffers.set_overlay(overlay);
         inner.own_structures = Mutex::default();
         if let Some(backups) = &mut inner.backups {
-            backups.forget_sound();
+            backups.forget();
         }
         if keeps_superblock {
-            return Ok(Self { inner: Arc::new(inner) });
+            return Ok(Self { inner: Arc::new(inner), ..self });
         }
         let block = inner.buffers.block(home).await?;
         let at = PRIMARY_OFFSET.to_usize() % inner.sb.block_size().byte_len();
@@ -208,7 +207,7 @@ impl View {
         check_readable(&newer)?;
         let older = std::mem::replace(&mut inner.sb, newer);
         inner.sb.keep_errors_of(&older);
-        Ok(Self { inner: Arc::new(inner) })
+        Ok(Self { inner: Arc::new(inner), ..self })
     }
 
     /// The same volume once it is open for writing, with its blocks in `buffers`.
@@ -218,7 +217,7 @@ impl View {
     pub(crate) fn over(self, buffers: Buffers, live: Arc<dyn Live>) -> Self {
         let mut inner = Arc::into_inner(self.inner).expect("no other handle has been made");
         (inner.buffers, inner.live) = (buffers, Some(live));
-        Self { inner: Arc::new(inner) }
+        Self { inner: Arc::new(inner), ..self }
     }
 
     /// Whether the superblock is a backup, which does not say whether the journal is dirty.
@@ -257,7 +256,22 @@ impl View {
 
     /// Problems found so far that did not fail an operation, without duplicates.
     pub(crate) fn problems(&self) -> Problems {
-        self.inner.problems.lock().clone()
+        self.problems.lock().clone()
+    }
+
+    /// The same volume, whose problems are noted in a list of their own.
+    pub(crate) fn noting_apart(&self) -> Self {
+        Self { inner: self.inner.clone(), problems: Arc::default() }
+    }
+
+    /// Takes the problems off the list. Those that are found again are not noted again.
+    pub(crate) fn take_problems(&self) -> Vec<Error> {
+        self.problems.lock().take()
+    }
+
+    /// Notes a problem that was found elsewhere.
+    pub(crate) fn add_problem(&self, problem: Error) {
+        self.problems.lock().add(problem);
     }
 
     /// Fails, or records the problem, according to [`OpenOptions::damage`].
@@ -270,7 +284,7 @@ impl View {
         match self.inner.damage {
             Damage::Fail => Err(error),
             Damage::Report => {
-                self.inner.problems.lock().add(error);
+                self.add_problem(error);
                 Ok(())
             }
         }

@@ -15,9 +15,14 @@ pub(crate) struct Problems {
 
 impl Problems {
     pub(crate) fn add(&mut self, problem: Error) {
-        if self.list.len() < PROBLEMS_MAX && self.seen.insert(problem.to_string()) {
+        if self.seen.len() < PROBLEMS_MAX && self.seen.insert(problem.to_string()) {
             self.list.push(problem);
         }
+    }
+
+    /// Takes the problems off the list. They still count, and are not added again.
+    pub(crate) fn take(&mut self) -> Vec<Error> {
+        std::mem::take(&mut self.list)
     }
 
     pub(crate) fn list(&self) -> &[Error] {

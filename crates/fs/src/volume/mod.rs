@@ -125,6 +125,25 @@ impl Volume {
         problems.list().to_vec()
     }
 
+    /// Returns a handle of a read-only volume that lists the problems it meets apart: the list is
+    /// taken with [`Volume::take_problems`], and does not show in [`Volume::problems`] of others. A
+    /// thread that reads ahead can so leave their order to the one that it reads for.
+    #[must_use]
+    pub fn noting_apart(&self) -> Self {
+        Self { view: self.view.noting_apart(), ..self.clone() }
+    }
+
+    /// Takes the problems met by this handle since the last call; each comes once, and at most
+    /// 1,000 in all. For handles of [`Volume::noting_apart`].
+    pub fn take_problems(&self) -> Vec<Error> {
+        self.view.take_problems()
+    }
+
+    /// Adds problems that another handle has met to those of [`Volume::problems`].
+    pub fn add_problems(&self, problems: Vec<Error>) {
+        problems.into_iter().for_each(|problem| self.view.add_problem(problem));
+    }
+
     /// Returns the root directory of a volume open for writing.
     ///
     /// # Errors

@@ -7,7 +7,7 @@ use super::host::{HostDir, SafeName, Target};
 use super::read_ahead::{Ahead, Contents, Parts};
 use super::{ExportError, Exported, Loss, Watch};
 use extant_format::{FileKind, Inode};
-use extant_fs::{Attribute, Error, Volume, WalkOptions};
+use extant_fs::{Attribute, Error, Volume};
 use extant_rt::Rt;
 use rustix::io::Errno;
 use std::fs::File;
@@ -51,8 +51,7 @@ pub async fn to_directory(
         copy.add(1, name, b"", top, Parts::of(volume, top).await).await?;
     }
     if is_directory && copy.stack.len() == 1 + shift {
-        let walk = volume.walk(top, WalkOptions { inodes: true, ..Default::default() }).await?;
-        let mut ahead = Ahead::of(rt, volume, walk);
+        let mut ahead = Ahead::of(rt, volume, top).await?;
         while let Some(next) = ahead.next().await? {
             match next {
                 Ok(found) => {
@@ -87,8 +86,6 @@ struct Level {
     dir: HostDir,
     /// The directory's inode; its attributes are set once the directory is filled.
     inode: Option<Inode>,
-    /// The inode's attributes, if they were read already.
-    xattrs: Option<Result<Vec<Attribute>, Error>>,
     /// The directory's name on the host; empty for the destination.
     name: Vec<u8>,
     /// The directory's path on the volume.
@@ -101,7 +98,7 @@ struct Level {
 
 impl Level {
     fn new(dir: HostDir, inode: Option<Inode>, name: Vec<u8>, path: Vec<u8>) -> Self {
-        Self { dir, inode, xattrs: None, name, path, given: None, is_new: false }
+        Self { dir, inode, name, path, given: None, is_new: false }
     }
 }
 
@@ -156,10 +153,7 @@ impl<'a> Copy<'a> {
             let Some(level) = self.stack.pop() else { return };
             if let Some(inode) = level.inode {
                 let given = level.given.filter(|_| level.is_new);
-                let xattrs = match level.xattrs {
-                    Some(xattrs) => xattrs,
-                    None => self.volume.xattrs(&inode).await,
-                };
+                let xattrs = self.volume.xattrs(&inode).await;
                 self.set_attributes(
                     Target::Open(level.dir.as_fd()),
                     &level.path,
@@ -179,7 +173,7 @@ impl<'a> Copy<'a> {
         name: &[u8],
         path: &[u8],
         inode: &Inode,
-        parts: Parts,
+        mut parts: Parts,
     ) -> Result<(), ExportError> {
         if self.skip_below.is_some_and(|skip| depth > skip) {
             self.watch.settled(path, inode, false);
@@ -187,6 +181,7 @@ impl<'a> Copy<'a> {
         }
         self.skip_below = None;
         self.leave_to(depth).await;
+        self.volume.add_problems(std::mem::take(&mut parts.problems));
         let is_directory = inode.kind() == Some(FileKind::Directory);
         let made = match SafeName::new(name) {
             None => {
@@ -225,7 +220,6 @@ impl<'a> Copy<'a> {
             let parent = self.stack.last_mut().expect("the destination stays open");
             let (dir, is_new) = parent.dir.make_child(name)?;
             let mut level = Level::new(dir, Some(inode.clone()), name.as_bytes().to_vec(), path.to_vec());
-            level.xattrs = Some(parts.xattrs);
             if is_new {
                 // It passes on what it was given itself: its group, and its directory's list.
                 let ask = || Given::ask(&parent.dir, Target::Open(level.dir.as_fd()));
