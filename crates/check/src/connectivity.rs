@@ -38,9 +38,9 @@ async fn several_names(ctx: &Context, all: &Directories, mut links: Vec<Link>, r
     let children: BTreeSet<u32> = links.iter().map(|link| link.child).collect();
     let first = children.iter().filter_map(|&child| all.find(all.parent(all.find(child)?)));
     let first: BTreeSet<u32> = first.map(|n| n.fit_u32()).collect();
+    links.sort_unstable();
     dir_sweep::links(ctx, all, &first, &children, &mut links).await;
     links.sort_unstable();
-    links.dedup();
     for mine in links.chunk_by(|a, b| a.child == b.child) {
         let Some(n) = all.find(mine[0].child) else { continue };
         // Prefer the name that `..` agrees with, else take the first.

@@ -195,7 +195,9 @@ fn with_inline(ctx: &Context, dir: &Dir, block: &[u8], each: impl FnOnce(InlineD
     }
 }
 
-/// Looks in these directories for all entries that name certain other directories.
+/// Looks in these directories for all entries that name certain other directories, and adds those
+/// that are not among `links`, which are sorted. Which directory was met first depends on the order
+/// of the tasks; the number of links, and with it the memory that is counted, does not.
 pub(crate) async fn links(
     ctx: &Context,
     all: &Directories,
@@ -203,6 +205,7 @@ pub(crate) async fn links(
     children: &BTreeSet<u32>,
     links: &mut Vec<Link>,
 ) {
+    let known = links.len();
     let items: Vec<Item> = all.items.iter().filter(|item| dirs.contains(&item.dir)).copied().collect();
     let blocks: Vec<u64> = items.iter().map(|item| item.block).collect();
     ctx.source
@@ -221,7 +224,9 @@ pub(crate) async fn links(
                     if !is_dot && child != dir.number && children.contains(&child) {
                         let offset = entry.offset.fit_u32();
                         let link = Link { child, parent: dir.number, logical, offset };
-                        ctx.limits.push(links, link);
+                        if links[..known].binary_search(&link).is_err() {
+                            ctx.limits.push(links, link);
+                        }
                     }
                 }
             };

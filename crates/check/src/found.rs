@@ -8,8 +8,8 @@ use crate::state::Claiming;
 use crate::usage::Usage;
 use extant_format::{ChecksumSeed, Inode, InodeFlags, RoCompat, UintExt};
 
-/// A directory. There may be many of them, so its places in the tree are kept elsewhere, and its
-/// checksum seed without saying whether there are checksums.
+/// A directory. There may be many of them, so this is small: what depends on the tree is kept
+/// elsewhere, and whether there are checksums is known from the volume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Dir {
     pub(crate) number: u32,

@@ -160,7 +160,7 @@ impl<I: Iterator<Item = (T, u64, u32)>, T> State<I, T> {
         Some((what, ahead))
     }
 
-    /// The first run that need not be waited for.
+    /// The first run that has been read, or that its taker is to read.
     fn first_ended(&mut self) -> Option<usize> {
         self.ahead.iter_mut().position(|(_, _, ahead)| {
             if let Ahead::Waiting(read, mark) = ahead
