@@ -29,8 +29,8 @@ pub(crate) struct MountArgs {
     /// Options, separated by commas: ro; norecovery (with ro: leave the journal alone); allow_other
     /// (users other than you may enter); discard (free space becomes holes of the image);
     /// commit=SECONDS (5); sync (a call that changes something returns once that is durable),
-    /// dirsync (for changes of names only); cache=SIZE (256M); dirty=SIZE (half of cache=: writers
-    /// wait when so much is not written back); errors=continue|remount-ro|panic; suid, dev (set-ID
+    /// dirsync (for changes of names only); cache=SIZE (256M); dirty=SIZE (writers wait
+    /// when so much is not written back; half of cache= by default); errors=continue|remount-ro|panic; suid, dev (set-ID
     /// programs and device nodes work); noexec; noacl (access lists are neither honoured nor shown,
     /// and stay as they are); noatime (the default: reading changes no time of access), relatime
     /// (it does, by Linux's rule); writeback (the kernel keeps what is written for some seconds,
@@ -154,8 +154,9 @@ pub(crate) struct MountWords {
 }
 
 /// Options that take no value.
-const PLAIN: &str = "acl allow_other async defaults dev dirsync discard exec fakeroot noacl noatime nodev \
-                     nodiscard noexec norecovery nosuid relatime ro rw suid sync writeback";
+const PLAIN: &str = "acl allow_other async auto defaults dev dirsync discard exec fakeroot group loop noacl \
+                     noatime noauto nodev nodiratime nodiscard noexec nofail norecovery nosuid nouser owner \
+                     relatime ro rw suid sync user users writeback";
 /// Options that take one.
 const VALUED: &str = "cache comment commit dirty errors gid offset partition sizelimit uid";
 
@@ -171,7 +172,16 @@ fn refusal(name: &str, value: Option<&str>) -> String {
     if name == "remount" {
         return "remount: a mount keeps its options; unmount it, and mount again with others".into();
     }
-    let known = PLAIN.split(' ').chain(VALUED.split(' '));
+    if name == "atime" || name == "strictatime" {
+        return format!("{name}: there is no such mount option; the nearest is relatime");
+    }
+    if let Some(option) =
+        name.strip_prefix("no").filter(|option| PLAIN.split(' ').any(|known| known == *option))
+    {
+        return format!("{name}: there is no such mount option; leave out {option} instead");
+    }
+    let known =
+        PLAIN.split(' ').chain(VALUED.split(' ')).filter(|known| known.strip_prefix("no") != Some(name));
     let similar = known.map(|known| (strsim::damerau_levenshtein(name, known), known));
     match similar.min().filter(|&(edits, known)| edits <= 2 && edits * 2 < known.len()) {
         Some((_, known)) => format!("{name}: there is no such mount option; did you mean {known}?"),
@@ -378,6 +388,9 @@ mod tests {
             ("ro=1", "ro takes no value"),
             ("alow_other", "alow_other: there is no such mount option; did you mean allow_other?"),
             ("cahce=64M", "cahce: there is no such mount option; did you mean cache?"),
+            ("atime", "atime: there is no such mount option; the nearest is relatime"),
+            ("norelatime", "norelatime: there is no such mount option; leave out relatime instead"),
+            ("loop=/dev/loop0", "loop takes no value"),
             ("data=ordered", "data: there is no such mount option; extant help mount lists them"),
             ("remount,ro", "remount: a mount keeps its options"),
             ("commit=0", "commit"),
