@@ -29,16 +29,16 @@ pub(crate) struct MountArgs {
     /// Options, separated by commas: ro; norecovery (with ro: leave the journal alone); allow_other
     /// (users other than you may enter); discard (free space becomes holes of the image);
     /// commit=SECONDS (5); sync (a call that changes something returns once that is durable),
-    /// dirsync (for changes of names only); cache=SIZE (256M); dirty=SIZE (writers wait
-    /// when so much is not written back; half of cache= by default); errors=continue|remount-ro|panic; suid, dev (set-ID
-    /// programs and device nodes work); noexec; noacl (access lists are neither honoured nor shown,
-    /// and stay as they are); noatime (the default: reading changes no time of access), relatime
-    /// (it does, by Linux's rule); writeback (the kernel keeps what is written for some seconds,
-    /// which is faster for small writes; a killed server loses it); offset=BYTES, sizelimit=BYTES,
-    /// partition=N|NAME (where the volume is); fakeroot (your calls count as root's); uid=N, gid=N
-    /// (everything appears to be this user's and this group's; without allow_other, N must be you,
-    /// and acts as root); uid=VOLUME:HERE:COUNT, gid=... (a range of the volume's numbers, and the
-    /// numbers under which it appears here; may be repeated)
+    /// dirsync (for changes of names only); cache=SIZE (256M); dirty=SIZE (writers wait when so
+    /// much is not written back; half of cache= by default); errors=continue|remount-ro|panic;
+    /// suid, dev (set-ID programs and device nodes work); noexec; noacl (access lists are neither
+    /// honoured nor shown, and stay as they are); noatime (the default: reading changes no time of
+    /// access), relatime (it does, by Linux's rule); writeback (the kernel keeps what is written
+    /// for some seconds, which is faster for small writes; a killed server loses it); offset=BYTES,
+    /// sizelimit=BYTES, partition=N|NAME (where the volume is); fakeroot (your calls count as
+    /// root's); uid=N, gid=N (everything appears to be this user's and this group's; without
+    /// allow_other, N must be you, and acts as root); uid=VOLUME:HERE:COUNT, gid=... (a range of
+    /// the volume's numbers, and the numbers under which it appears here; may be repeated)
     #[arg(short, value_name = "OPTIONS", value_delimiter = ',')]
     pub(crate) options: Vec<String>,
     /// Stay in the foreground until unmounted, or until Ctrl-C

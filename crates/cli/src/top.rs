@@ -61,7 +61,7 @@ fn show(out: &mut Output, mounted: &Mounted, sample: &Sample, over: Nanos) -> Re
     outln!(out, "{}: {}", path(&mounted.point), path(&mounted.source))?;
     outln!(
         out,
-        "cache {} of {}, dirty {}, being written {}, at most {}; {} known inodes, {} open",
+        "cache {} of {}, dirty {}, being written {}, limit of both {}; {} known inodes, {} open",
         human(gauge("cache_used_bytes")),
         human(gauge("cache_budget_bytes")),
         human(gauge("dirty_bytes")),

@@ -14,7 +14,8 @@ use std::task::{Context, Poll};
 /// Requests up to this length are copied out of their buffer, so that requests that wait do not
 /// each hold a mebibyte.
 const SHORT_BYTES: usize = 64 << 10;
-/// Responders kept while they have nothing to do. Most requests do not wait, so one is enough.
+/// Responders kept while they have nothing to do. Most requests do not wait, so one is used again
+/// and again; others are needed while requests wait.
 const IDLE_MAX: usize = 8;
 
 /// A request, in a buffer that may be longer.

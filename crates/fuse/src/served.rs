@@ -142,7 +142,11 @@ impl Served {
             ("cache_used_bytes", "Memory of the cache that holds something.", bytes(used)),
             ("dirty_bytes", "What is to be written back.", bytes(pages.dirty)),
             ("writeback_bytes", "What is being written back.", bytes(pages.writeback)),
-            ("dirty_limit_bytes", "What may be both before writers wait.", bytes(limit)),
+            (
+                "dirty_limit_bytes",
+                "Dirty bytes and those being written, together, at which writers wait.",
+                bytes(limit),
+            ),
         ];
         for (name, help, value) in gauges {
             let _ = writeln!(text, "# HELP extant_{name} {help}\n# TYPE extant_{name} gauge");

@@ -18,10 +18,11 @@ impl OpenFile {
     /// Other writers may interleave between pieces.
     ///
     /// # Errors
-    /// Returned only if nothing was copied: [`Error::CrossDevice`] if the files are on different
-    /// volumes; [`Error::Invalid`] for overlapping ranges of one file; [`Error::BadFile`] if `to`
-    /// is open for appending; otherwise the errors of [`OpenFile::read`], [`OpenFile::write`] and
-    /// [`OpenFile::set_size`].
+    /// If nothing was copied: [`Error::CrossDevice`] if the files are on different volumes;
+    /// [`Error::Invalid`] for overlapping ranges of one file; [`Error::BadFile`] if `to` is open
+    /// for appending; otherwise the errors of [`OpenFile::read`], [`OpenFile::write`] and
+    /// [`OpenFile::set_size`]. If the copy is to be durable, also the errors of
+    /// [`OpenFile::sync`].
     pub async fn copy_range(&self, at: u64, to: &Self, to_at: u64, len: u64) -> Result<u64> {
         if !Arc::ptr_eq(&self.contents.writer, &to.contents.writer) {
             return Err(Error::CrossDevice(format!("inode {}", to.inode())));
