@@ -54,8 +54,8 @@ fn tree_on(rt: &Rt, disk: Vec<u8>) -> Tree {
     tree
 }
 
-/// A kernel that notes after each reply how much of the log of requests to the disk there is, and
-/// what a power cut must leave.
+/// A kernel. After each reply it notes the position in the log of disk requests, and what must be
+/// left if the power fails there.
 struct Steps<'a> {
     kernel: &'a mut Kernel,
     record: &'a Record,
@@ -64,7 +64,8 @@ struct Steps<'a> {
 }
 
 impl Steps<'_> {
-    /// Sends a request that leaves these names new, changed or, if nothing is said of them, gone.
+    /// Sends a request. `changes` says what each name is afterwards; an empty text means that the
+    /// name is gone.
     fn ask(&mut self, code: u32, nodeid: u64, body: &[&[u8]], changes: &[(&str, &str)]) -> Vec<u8> {
         let reply = self.kernel.ask(code, nodeid, &body.concat()).unwrap_or_else(|errno| {
             panic!("request {code}: error {errno}");
@@ -145,16 +146,20 @@ fn change_all(steps: &mut Steps<'_>, names_only: bool) {
     steps.ask(opcode::OPEN, f, &[open.as_bytes()], &[("d/f", "100600 1 0 \"\"")]);
 }
 
+/// Makes a volume; returns its bytes, and its device, which records what is written from then on.
+fn recorded(rt: &Rt, path: &Path) -> (Vec<u8>, Arc<Record>) {
+    make(rt, path);
+    let base = std::fs::read(path).unwrap();
+    let below = FileDevice::open(path, FileOptions { write: true, direct: false }).unwrap();
+    (base, Arc::new(Record::new(Arc::new(below.driven_by(rt)))))
+}
+
 #[test]
 fn a_reply_of_a_synchronous_volume_comes_when_the_change_is_durable() {
     for synchronous in [Synchronous::All, Synchronous::Names] {
         let dir = tempfile::tempdir().unwrap();
-        let path = dir.path().join("image");
-        let rt = Rt::real(Default::default());
-        make(&rt, &path);
-        let base = std::fs::read(&path).unwrap();
-        let below = FileDevice::open(&path, FileOptions { write: true, direct: false }).unwrap();
-        let record = Arc::new(Record::new(Arc::new(below.driven_by(&rt))));
+        let (path, rt) = (dir.path().join("image"), Rt::real(Default::default()));
+        let (base, record) = recorded(&rt, &path);
         let mut notes = Vec::new();
         let commit_interval = Nanos::from_secs(900);
         let options = VolumeOptions { synchronous, commit_interval, ..VolumeOptions::default() };
@@ -178,12 +183,8 @@ fn a_direct_write_to_a_synchronous_handle_is_durable_when_it_is_answered() {
     const O_DIRECT: u32 = rustix::fs::OFlags::DIRECT.bits();
     const O_DSYNC: u32 = rustix::fs::OFlags::DSYNC.bits();
     let dir = tempfile::tempdir().unwrap();
-    let path = dir.path().join("image");
-    let rt = Rt::real(Default::default());
-    make(&rt, &path);
-    let base = std::fs::read(&path).unwrap();
-    let below = FileDevice::open(&path, FileOptions { write: true, direct: false }).unwrap();
-    let record = Arc::new(Record::new(Arc::new(below.driven_by(&rt))));
+    let (path, rt) = (dir.path().join("image"), Rt::real(Default::default()));
+    let (base, record) = recorded(&rt, &path);
     let mut events = 0;
     serve_device(&rt, record.clone(), &path, Settings::default(), |kernel, _| {
         kernel.init();

@@ -4,7 +4,7 @@ use super::*;
 use extant_block::{Bio, Claim, IoError, Limits, Op};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// A disk that ends no write while it is told to hold them.
+/// A disk that can be told to hold all writes back.
 #[derive(Debug)]
 struct Holding {
     below: FileDevice,

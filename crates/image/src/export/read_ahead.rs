@@ -9,10 +9,10 @@ use extant_fs::{Attribute, Error, Volume, Walk, WalkEntry, WalkError, WalkOption
 use extant_rt::{Rt, Task};
 use std::vec::IntoIter;
 
-/// Names that the caller's thread reads before another one begins: few files are copied sooner than
-/// a thread starts.
+/// Names that the calling thread reads before another thread starts. A few files are copied in less
+/// time than a thread needs to start.
 const FIRST_NAMES: usize = 32;
-/// Most names that are read at a time, and the bytes of contents with which a batch ends early.
+/// Maximum number of names in a batch. A batch also ends once it holds this many bytes.
 const NAMES: usize = 256;
 const BATCH_BYTES: u64 = 1 << 20;
 /// Contents of larger files are read when they are written.
@@ -20,8 +20,8 @@ const FILE_BYTES: u64 = 64 << 10;
 
 /// What a copy of an inode takes from the volume.
 pub(super) struct Parts {
-    /// None for a directory. Its attributes are set last, and those of many open directories would
-    /// take much memory until then.
+    /// Empty for a directory: its attributes are set last, and keeping those of all open directories
+    /// until then would take much memory.
     pub(super) xattrs: Result<Vec<Attribute>, Error>,
     pub(super) contents: Contents,
     /// Problems that were met on another thread while they were read.
@@ -29,11 +29,11 @@ pub(super) struct Parts {
 }
 
 pub(super) enum Contents {
-    /// There are none, or they are read when they are written.
+    /// There are no contents, or they are read when they are written.
     Later,
     /// The target of a symbolic link.
     Target(Result<Vec<u8>, Error>),
-    /// Those of a small file, and how many bytes of the volume they are.
+    /// The contents of a small file, and the number of bytes that the volume stores for them.
     Small { pieces: Result<Pieces, Error>, bytes: u64 },
 }
 
@@ -80,8 +80,8 @@ pub(super) struct Found {
     pub(super) parts: Option<Parts>,
 }
 
-/// A step of the walk, and the problems that were met in it.
-type Step = (Vec<Error>, Result<Found, WalkError>);
+/// What one step of the walk gave, `None` at its end, and the problems that it met.
+type Step = (Vec<Error>, Option<Result<Found, WalkError>>);
 
 /// A walk that reads ahead. Its names and failures come in the walk's order, and problems of the
 /// volume are noted in that order, too.
@@ -96,12 +96,10 @@ enum Next {
     /// Nothing was read yet.
     First(Box<Reader>),
     Read(Task<Batch>),
-    /// The walk has ended, with these problems.
-    End(Vec<Error>),
 }
 
-/// The steps, and the reader or, at the end of the walk, the last problems.
-type Batch = (Vec<Step>, Result<Box<Reader>, Vec<Error>>);
+/// The steps, and the reader unless the walk has ended.
+type Batch = (Vec<Step>, Option<Box<Reader>>);
 
 struct Reader {
     /// Notes its problems apart.
@@ -130,27 +128,19 @@ impl Ahead {
         loop {
             if let Some((problems, found)) = self.now.next() {
                 self.volume.add_problems(problems);
-                return Ok(Some(found));
+                return Ok(found);
             }
             let (steps, reader) = match self.next.take() {
                 Some(Next::First(reader)) => reader.batch(FIRST_NAMES).await,
                 Some(Next::Read(task)) => task.await.map_err(|_| Error::Defect)?,
-                Some(Next::End(problems)) => (Vec::new(), Err(problems)),
                 None => return Ok(None),
             };
             self.now = steps.into_iter();
-            self.next = match reader {
-                Ok(reader) => {
-                    let rt = self.rt.clone();
-                    let read = move || rt.block_on(reader.batch(NAMES)).expect("this thread may wait");
-                    Some(Next::Read(self.rt.spawn_blocking("read", read)))
-                }
-                Err(problems) if self.now.len() == 0 => {
-                    self.volume.add_problems(problems);
-                    None
-                }
-                Err(problems) => Some(Next::End(problems)),
-            };
+            self.next = reader.map(|reader| {
+                let rt = self.rt.clone();
+                let read = move || rt.block_on(reader.batch(NAMES)).expect("this thread may wait");
+                Next::Read(self.rt.spawn_blocking("read", read))
+            });
         }
     }
 }
@@ -163,7 +153,10 @@ impl Reader {
             let step = self.walk.next().await;
             let problems = self.volume.take_problems();
             let found = match step {
-                None => return (steps, Err(problems)),
+                None => {
+                    steps.push((problems, None));
+                    return (steps, None);
+                }
                 Some(Err(failure)) => Err(failure),
                 Some(Ok(entry)) => {
                     let parts = match &entry.inode {
@@ -177,8 +170,8 @@ impl Reader {
                     Ok(Found { path: self.walk.path().to_vec(), entry, parts })
                 }
             };
-            steps.push((problems, found));
+            steps.push((problems, Some(found)));
         }
-        (steps, Ok(self))
+        (steps, Some(self))
     }
 }
