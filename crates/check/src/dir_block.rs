@@ -390,7 +390,7 @@ impl Block<'_> {
 
     /// An entry that names another directory. A directory has one right name, which is counted.
     fn link(&mut self, child: InodeNumber, entry: &Entry<'_>) {
-        // Neighbours in a directory mostly were made one after the other.
+        // Most entries next to each other were made one after the other.
         let next = self.scratch.next_dir;
         let is_next = self.all.dirs.get(next).is_some_and(|dir| dir.number == child.0);
         let Some(n) = is_next.then_some(next).or_else(|| self.all.find(child.0)) else { return };

@@ -69,7 +69,7 @@ pub(crate) fn list(ctx: &Context, dirs: Vec<Dir>, runs: &[Run], report: &Report)
     }
     // Neighbouring directories mostly lie in order, which the stable sort makes use of.
     items.sort();
-    // If this is too much, the check stops, and the places are dropped soon.
+    // If this exceeds the limit, the check stops and soon drops the places.
     ctx.limits.take(DIR_PLACE_BYTES * dirs.len().to_u64());
     Directories::new(dirs, items)
 }

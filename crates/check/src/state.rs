@@ -421,7 +421,7 @@ impl Inodes {
         self.groups.get(group)?.get()?[(n / PAGE_SLOTS).to_usize()].get()?.as_ref()
     }
 
-    /// Looks up inodes of which most follow each other closely.
+    /// A look-up for inodes whose numbers are mostly close to each other.
     pub(crate) fn near(&self) -> Near<'_> {
         Near { inodes: self, first: 0, count: 0, page: None }
     }

@@ -1,11 +1,11 @@
-//! Checksums of inodes, of very many.
+//! Checks the checksums of many inodes.
 
 use extant_format::{ChecksumSeed, InodeNumber, RawInode, crc32c};
 use zerocopy::FromBytes;
 
-/// What an inode's stored checksum adds to the checksum of all of its bytes, by the values of the
-/// four bytes. A checksum is linear: that of an inode with zeros in their place is the sum of both.
-/// So all bytes can be summed in one go.
+/// For each value of each of the four bytes of a stored checksum: what that byte adds to the
+/// checksum of the whole inode. CRCs are linear, so removing these parts from the checksum of all
+/// bytes gives that of the inode with zeros in place of its checksum.
 pub(crate) struct StoredSums(Box<[[u32; 256]; 4]>);
 
 /// The low and the high bytes of `i_checksum_lo` and of `i_checksum_hi`.

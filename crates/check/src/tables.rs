@@ -65,7 +65,7 @@ fn per_block(ctx: &Context) -> u32 {
     (ctx.source.block_bytes() / usize::from(ctx.sb.inode_size())).fit_u32()
 }
 
-/// Splits these inodes of a group into parts, each with its first block and number of blocks.
+/// Splits these inodes of a group into parts. Each has its first block and number of blocks.
 fn inodes_of(ctx: &Context, group: u32, first: u32, end: u32) -> impl Iterator<Item = (Part, u64, u32)> {
     let per_block = per_block(ctx);
     let table = ctx.groups[group.to_usize()].gd.inode_table.0;

@@ -224,8 +224,8 @@ pub(crate) fn is_check(words: &[OsString]) -> bool {
     words.iter().skip(1).find(|word| !word.as_bytes().starts_with(b"-")).is_some_and(|word| word == "check")
 }
 
-/// The command line with only the commands that scripts run for single files. Describing all
-/// commands with their options takes a millisecond, in which a small file is copied many times.
+/// The command line with only the commands that scripts often run for single files. Describing all
+/// commands and their options takes a millisecond, much longer than copying a small file.
 #[derive(Debug, Parser)]
 #[command(name = "extant")]
 struct Frequent {
@@ -247,8 +247,8 @@ enum FrequentCommand {
 }
 
 impl Frequent {
-    /// Parses the command line, if it is one of these commands and right. What is wrong with it,
-    /// and help, come from the description of all commands.
+    /// Parses the command line if it is one of these commands and has no mistake. Messages about
+    /// mistakes, and help, come from the description of all commands.
     fn parse(words: &[OsString]) -> Option<Args> {
         const NAMES: [&str; 5] = ["ls", "stat", "cat", "cp", "get"];
         let name = words.iter().skip(1).find(|word| !word.as_bytes().starts_with(b"-"))?;
@@ -374,7 +374,7 @@ pub(crate) fn wrong_way(args: &CpArgs) -> Result<(), Failure> {
 mod tests {
     use super::*;
 
-    /// What the short description accepts means the same to the one of all commands.
+    /// A line that the short description accepts must mean the same in the full one.
     #[test]
     fn frequent_commands_are_parsed_alike_by_both_descriptions() {
         for (line, is_frequent) in [

@@ -157,7 +157,7 @@ pub(crate) struct MountWords {
 const PLAIN: &str = "acl allow_other async auto defaults dev dirsync discard exec fakeroot group loop noacl \
                      noatime noauto nodev nodiratime nodiscard noexec nofail norecovery nosuid nouser owner \
                      relatime ro rw suid sync user users writeback";
-/// Options that take one.
+/// Options that take a value.
 const VALUED: &str = "cache comment commit dirty errors gid offset partition sizelimit uid";
 
 /// Says what is wrong with an option that cannot be taken as it is.
@@ -189,7 +189,7 @@ fn refusal(name: &str, value: Option<&str>) -> String {
     }
 }
 
-/// Least value of `dirty=`: a request writes up to so much.
+/// Minimum of `dirty=`: one request may write this much.
 const DIRTY_MIN: u64 = 1 << 20;
 
 /// Adds the value of `uid=` or `gid=`: one number for all, or another range.

@@ -7,7 +7,7 @@ use std::sync::Arc;
 /// A progress bar in bytes on standard error; hidden if that is not a terminal, or with `--quiet`.
 pub(crate) struct Progress {
     bar: ProgressBar,
-    /// A hidden bar would estimate its speed all the same.
+    /// A bar that is not shown is not advanced, because it would still estimate its speed.
     is_shown: bool,
 }
 

@@ -105,9 +105,9 @@ impl OpenOptions {
         self
     }
 
-    /// Which changes are durable when the call that makes them returns; by default only those of
-    /// files and directories with the flags `S` and `D`. Small files that are made together are
-    /// then made one by one.
+    /// Which changes are durable when the call that makes them returns. By default, only changes to
+    /// files and directories with the flags `S` and `D` are. With the other values, small files
+    /// that would be made together are made one by one.
     #[must_use]
     pub fn synchronous(mut self, synchronous: Synchronous) -> Self {
         self.synchronous = synchronous;

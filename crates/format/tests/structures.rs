@@ -221,7 +221,7 @@ fn extent_trees_come_back() {
     verify_extent_checksum(&again, seed, Place::ExtentNode(inode.number, None)).unwrap();
 }
 
-/// The short way says what parsing says, whatever one bad field holds.
+/// The fast path agrees with the parser for every value of each byte.
 #[test]
 fn the_only_extent_is_that_of_the_parsed_leaf() {
     let sb = sb();

@@ -1,8 +1,8 @@
 //! Futures that answer requests, one after another.
 //!
-//! Such a future takes some kilobytes, because it has room for any operation. To allocate one for
-//! each request, move it there and free it took longer than some of the operations. So one that has
-//! answered a request answers another.
+//! Such a future takes some kilobytes, because it has room for any operation. Allocating one for
+//! each request, moving it there and freeing it took longer than some operations. So each future
+//! answers many requests.
 
 use crate::buffers::Buffers;
 use crate::lane::Work;
@@ -14,8 +14,8 @@ use std::task::{Context, Poll};
 /// Requests up to this length are copied out of their buffer, so that requests that wait do not
 /// each hold a mebibyte.
 const SHORT_BYTES: usize = 64 << 10;
-/// Responders kept while they have nothing to do. Most requests do not wait, so one is used again
-/// and again; others are needed while requests wait.
+/// Number of idle responders kept. Most requests do not wait and use the same one. More are needed
+/// while requests wait.
 const IDLE_MAX: usize = 8;
 
 /// A request, in a buffer that may be longer.
@@ -44,7 +44,8 @@ struct InSlot {
 }
 
 impl RequestSlot {
-    /// The next request. Whoever puts it here polls the responder afterwards.
+    /// Waits for the next request. No waker is needed: the thread that puts a request here polls
+    /// the responder next.
     pub(crate) async fn next(&self) -> InBuffer {
         poll_fn(|_| self.0.lock().request.take().map_or(Poll::Pending, Poll::Ready)).await
     }
@@ -111,7 +112,7 @@ impl Responders {
         self.0.lock().pop()
     }
 
-    /// Keeps a responder whose request has been answered.
+    /// Takes back a responder after it has answered its request.
     pub(crate) fn keep(&self, responder: Responder) {
         let mut idle = self.0.lock();
         if idle.len() < IDLE_MAX {

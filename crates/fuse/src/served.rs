@@ -39,7 +39,7 @@ pub(crate) struct Served {
     pub(crate) trace: Option<Arc<RequestTrace>>,
     /// The kernel keeps what is written, and with it sizes and times of files.
     pub(crate) writeback: bool,
-    /// Access control lists do not exist for programs.
+    /// Programs see no access control lists.
     pub(crate) ignores_acls: bool,
     /// Reading changes times of access.
     pub(crate) relatime: bool,

@@ -14,8 +14,8 @@ pub struct VolumeOptions {
     pub write: bool,
     /// Memory for file contents and metadata, in bytes.
     pub cache_bytes: u64,
-    /// How much of the cache may hold changes that are not written back before writers wait, in
-    /// bytes: at most [`Self::dirty_bytes_max`]; by default half of it.
+    /// Bytes of dirty memory at which writers have to wait: at most [`Self::dirty_bytes_max`], by
+    /// default half of the cache.
     pub dirty_bytes: Option<u64>,
     /// Age at which changes are committed.
     pub commit_interval: Nanos,
@@ -48,7 +48,7 @@ impl Default for VolumeOptions {
 }
 
 impl VolumeOptions {
-    /// The most that [`Self::dirty_bytes`] may be: the rest of the cache is for reads.
+    /// Maximum of [`Self::dirty_bytes`]. The rest of the cache is for reads.
     pub fn dirty_bytes_max(&self) -> u64 {
         self.cache_bytes / 4 * 3
     }

@@ -11,14 +11,14 @@ use std::task::{Context, Poll, Wake, Waker};
 
 /// After this many reads in a row that complete at once, assume that blocks are cached.
 const QUICK: usize = 16;
-/// Before one read in this many, look whether its first block is cached. If not, looking costs a
-/// read of a block that nobody waits for.
+/// Before one read in this many, look whether its first block is cached. If it is not, this starts
+/// a read of that block, whose result is dropped.
 const PROBE: usize = 32;
 
 /// Runs of blocks that are read in order, each with what it is for.
 ///
-/// Several tasks may take pieces of one feed. Its reads are in order all the same, and while one
-/// task works on a piece, the reads for the others stay in flight.
+/// Several tasks may take pieces of one feed. Reads start in order. While one task works on a
+/// piece, the reads for other tasks stay in flight.
 pub(crate) struct Feed<I, T> {
     source: Source,
     state: Mutex<State<I, T>>,
@@ -44,7 +44,7 @@ enum Ahead {
     Wanted(u64, u32),
 }
 
-/// The tasks that wait for any read.
+/// Tasks that wait until any read ends.
 #[derive(Default)]
 struct Waiting(Mutex<Vec<Waker>>);
 
@@ -55,7 +55,7 @@ impl Waiting {
     }
 }
 
-/// What a read wakes when it may have ended.
+/// The waker of a read. It notes that the read may have ended, and wakes the waiting tasks.
 struct Mark {
     is_woken: AtomicBool,
     waiting: Arc<Waiting>,
@@ -96,8 +96,7 @@ impl<I: Iterator<Item = (T, u64, u32)>, T> Feed<I, T> {
     }
 
     /// The first run that has been read; `None` after the last, or if the check has to stop. A disk
-    /// ends reads in any order, and a task that waits for a certain one may wait while others have
-    /// ended.
+    /// may end later reads before earlier ones, and a task should not wait while there is work.
     async fn next_ended(&self) -> Option<(T, Piece)> {
         let (what, ahead) = poll_fn(|cx| {
             let found = self.poll_ended(cx);
@@ -124,7 +123,7 @@ impl<I: Iterator<Item = (T, u64, u32)>, T> Feed<I, T> {
             return Poll::Ready(None);
         }
         self.waiting.0.lock().push(cx.waker().clone());
-        // A read may have ended meanwhile, and found nobody to wake.
+        // A read may have ended before this task was in the list of those to wake.
         match state.first_ended() {
             Some(n) => Poll::Ready(state.take(n, &self.source)),
             None => Poll::Pending,
@@ -160,7 +159,7 @@ impl<I: Iterator<Item = (T, u64, u32)>, T> State<I, T> {
         Some((what, ahead))
     }
 
-    /// The first run that has been read, or that its taker is to read.
+    /// The first run that the task can work on now: it has been read, or the task reads it itself.
     fn first_ended(&mut self) -> Option<usize> {
         self.ahead.iter_mut().position(|(_, _, ahead)| {
             if let Ahead::Waiting(read, mark) = ahead
@@ -173,10 +172,10 @@ impl<I: Iterator<Item = (T, u64, u32)>, T> State<I, T> {
         })
     }
 
-    /// Starts reads. If reads complete at once, they come from the page cache; then each is made by
-    /// the task that takes it, so that its bytes are still in the processor's cache when they are
-    /// checked. Otherwise many reads are in flight, past the page cache, because filling it costs
-    /// as much processor time as the check itself.
+    /// Starts reads. Reads that complete at once come from the page cache. The task that takes such
+    /// a run reads it, so that the bytes are still in the processor's cache when they are checked.
+    /// Otherwise many reads are in flight. They go past the page cache, because filling it costs as
+    /// much processor time as the check itself.
     fn read_ahead(&mut self, source: &Source, waiting: &Arc<Waiting>) {
         let (most, most_bytes) = source.limits_in_flight();
         // Reads are started several at a time, because that costs one system call, and wakes the
@@ -236,7 +235,7 @@ impl<I: Iterator<Item = (T, u64, u32)>, T> State<I, T> {
     }
 }
 
-/// Polls a read, which otherwise wakes the tasks that wait for any.
+/// Polls a read. If it has not ended, it will wake the tasks that wait for any read.
 fn to_wait(mut read: Pending, waiting: &Arc<Waiting>) -> Ahead {
     let mark = Arc::new(Mark { is_woken: AtomicBool::new(false), waiting: waiting.clone() });
     match poll_once(&mut read, &Waker::from(mark.clone())) {

@@ -205,8 +205,8 @@ fn a_tree_of_many_batches_is_copied_whole_and_losses_are_told_in_order() {
     let told: Vec<_> = lost.iter().map(|path| ran.stderr.find(&format!(":{path}: "))).collect();
     assert!(told.iter().all(Option::is_some) && told.is_sorted(), "{}", ran.stderr);
 
-    // Now every checksum is wrong. What is wrong with a node, which is read while later inodes have
-    // been read already, is told after what is wrong with its inode.
+    // Now every checksum is wrong. A copy reads an extent node after many later inodes. Its problem
+    // must still follow that of its own inode.
     debugfs(&image, &["ssv uuid 12345678-1234-1234-1234-123456789abc".to_owned()]);
     let wrong = dir.path().join("wrong");
     fs::create_dir(&wrong).unwrap();

@@ -6,7 +6,7 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::process::Command;
 
-/// As a line of /etc/fstab says it, too. The oracle of what the killed server has left is e2fsck.
+/// Also as in a line of /etc/fstab. e2fsck judges the image that the killed server leaves.
 #[test]
 fn what_has_returned_on_a_synchronous_mount_survives_a_kill() {
     if !can_mount() {

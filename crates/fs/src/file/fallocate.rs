@@ -73,8 +73,8 @@ impl OpenFile {
         })
     }
 
-    /// Like [`Self::fallocate`], but leaves it to the caller to sync a file whose changes are
-    /// durable at once, and to apply the error policy.
+    /// Like [`Self::fallocate`], but the caller syncs a synchronous file and applies the error
+    /// policy.
     ///
     /// # Errors
     /// As [`Self::fallocate`].

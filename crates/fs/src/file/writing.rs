@@ -137,8 +137,8 @@ impl OpenFile {
         Ok(ByteRange::at(at, done.to_u64()))
     }
 
-    /// Ends a change of these bytes: makes it durable if the options say so, or those of the volume
-    /// or the inode. The caller holds no lock.
+    /// Ends a change of these bytes. Makes it durable if the options of the file or the volume, or
+    /// the inode's flags, say so. The caller holds no lock.
     ///
     /// # Errors
     /// As [`OpenFile::sync`].

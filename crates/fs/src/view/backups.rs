@@ -18,8 +18,8 @@ use std::sync::Arc;
 #[derive(Debug, Default)]
 pub(super) struct Backups {
     descriptors: Mutex<BTreeMap<u32, GroupDescriptor>>,
-    /// The group asked about last, whose own descriptor is sound. Neighbouring inodes are of one
-    /// group, and a checksum for each of them would cost more than the inodes.
+    /// The last group whose own descriptor was found sound. Inodes read in sequence are in one
+    /// group, and checking the descriptor's checksum for each costs more than reading the inode.
     last_sound: Mutex<Option<(Group, GroupDescriptor)>>,
     /// Replaced descriptor blocks and their replacements that have already been reported to the
     /// user.

@@ -259,7 +259,7 @@ impl View {
         self.problems.lock().clone()
     }
 
-    /// The same volume, whose problems are noted in a list of their own.
+    /// The same volume, with a separate list of problems.
     pub(crate) fn noting_apart(&self) -> Self {
         Self { inner: self.inner.clone(), problems: Arc::default() }
     }

@@ -125,16 +125,16 @@ impl Volume {
         problems.list().to_vec()
     }
 
-    /// Returns a handle of a read-only volume that lists the problems it meets apart: the list is
-    /// taken with [`Volume::take_problems`], and does not show in [`Volume::problems`] of others. A
-    /// thread that reads ahead can so leave their order to the one that it reads for.
+    /// Returns a handle of a read-only volume with its own list of problems. Take them with
+    /// [`Volume::take_problems`]; [`Volume::problems`] of other handles does not show them. With
+    /// such a handle for a thread that reads ahead, the caller decides when its problems count.
     #[must_use]
     pub fn noting_apart(&self) -> Self {
         Self { view: self.view.noting_apart(), ..self.clone() }
     }
 
-    /// Takes the problems met by this handle since the last call; each comes once, and at most
-    /// 1,000 in all. For handles of [`Volume::noting_apart`].
+    /// Takes the problems that this handle has met since the last call. Each is returned once, at
+    /// most 1,000 in all. For handles from [`Volume::noting_apart`].
     pub fn take_problems(&self) -> Vec<Error> {
         self.view.take_problems()
     }

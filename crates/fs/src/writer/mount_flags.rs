@@ -2,21 +2,21 @@
 
 use extant_format::{Inode, InodeFlags};
 
-/// Which changes are durable when the call that makes them returns. Those of files and directories
-/// with the flags `S` and `D` (chattr(1)) always are.
+/// Which changes are durable when the call that makes them returns. Changes to files and
+/// directories with the flags `S` and `D` (chattr(1)) always are.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Synchronous {
-    /// No others.
+    /// Only changes to files and directories with these flags.
     #[default]
     Flagged,
-    /// Those of names in all directories, as if each had the flag `D` (mount option `dirsync`).
+    /// Also changes of names, as if every directory had the flag `D` (mount option `dirsync`).
     Names,
-    /// All, as if every inode had the flag `S` (mount option `sync`). Times of access that change
-    /// because something is read are left to the next commit, as on Linux.
+    /// All changes, as if every inode had the flag `S` (mount option `sync`). As on Linux, the
+    /// times of access that reading changes wait for the next commit.
     All,
 }
 
-/// The options.
+/// The mount options that a writer looks at.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct MountFlags {
     pub(crate) synchronous: Synchronous,

@@ -14,7 +14,7 @@ pub(crate) const RESOURCE: u32 = 10;
 /// The upper half of a limit that is a mark: "Exta". Any other value marks nothing.
 const MARK: u64 = 0x4578_7461_0000_0000;
 const LOWER_HALF: u64 = 0xffff_ffff;
-/// Bits of the number in the lower half; those above it are the program's.
+/// Bits of the lower half that hold the number. The program's bits are above it.
 const NUMBER_BITS: u32 = 17;
 const NUMBER: u32 = (1 << NUMBER_BITS) - 1;
 
@@ -23,7 +23,7 @@ const NUMBER: u32 = (1 << NUMBER_BITS) - 1;
 pub(super) struct Mark {
     /// The number of the process's credentials.
     pub(super) number: u32,
-    /// The program that has them, if the next one that the process runs has others.
+    /// The program that has these credentials, if execve(2) will change them.
     pub(super) program: ProgramHash,
 }
 

@@ -194,7 +194,8 @@ impl Supervisor {
             return Ok((mark.number, marked));
         }
         let now = marked.of_next_program();
-        // If there are no more numbers, the server goes on with the old one.
+        // If all numbers are taken, the mark keeps the old number, and each call works out anew
+        // what the program has.
         let number = self.take_on(held, process, now.clone()).unwrap_or(mark.number);
         Ok((number, now))
     }

@@ -20,8 +20,8 @@ const FILE_BYTES: u64 = 64 << 10;
 
 /// What a copy of an inode takes from the volume.
 pub(super) struct Parts {
-    /// Empty for a directory: its attributes are set last, and keeping those of all open directories
-    /// until then would take much memory.
+    /// Empty for a directory: its attributes are set last, and keeping those of all open
+    /// directories until then would take much memory.
     pub(super) xattrs: Result<Vec<Attribute>, Error>,
     pub(super) contents: Contents,
     /// Problems that were met on another thread while they were read.

@@ -13,14 +13,13 @@ use std::time::{Duration, Instant};
 
 /// Rate of the slow device: a memory stick.
 const STICK_BYTES_PER_S: u64 = 10_000_000;
-/// Rate of the fast device that is not a real one. Real disks have slower and faster seconds, so a
-/// ratio of two runs on one says less than 5 % only after many runs.
+/// Rate of the modelled fast device. The speed of a real disk changes from second to second, so two
+/// runs on it can differ by 5 % for that reason alone.
 const STEADY_BYTES_PER_S: u64 = 1_000_000_000;
 /// Minimum duration of a measurement, since the slow device needs a while to reach its limits.
 const LEAST_SECONDS: u64 = 10;
 
-/// A device in memory that delays bios as one of this rate would, which moves their bytes one bio
-/// after the other.
+/// A device in memory that delays bios as a device of this rate would. It moves one bio at a time.
 #[derive(Debug)]
 struct Paced {
     inner: Arc<MemDevice>,
